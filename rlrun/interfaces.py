@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The seams: each slot's settings class (what conf/ fills) and the live handle that it makes.
+
+A variant is one Python file in the slot's package that registers a subclass of the slot with
+``@component("slot/name")``, and one ``conf/slot/name.yaml``. Settings classes have no defaults of
+their own: values come from conf/ alone. Files with settings classes import no torch at the top, so
+that reading and checking a configuration stays quick.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rlrun.errors import Problem
+from rlrun.types import Completion, EnvStep, GenerationRequest, Message, Prompt, Row, StopReason
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SLOTS = ("grpo", "env", "generation", "loss", "advantage", "correction", "batching", "cluster")
+"""Packages of variants, scanned when a configuration is read."""
+
+REGISTRY: dict[str, type] = {}
+"""Settings classes by "slot/name"."""
+
+T = TypeVar("T", bound=type)
+
+
+def component(name: str) -> Callable[[T], T]:
+    """Registers a settings class as the variant ``name`` = "slot/variant"."""
+
+    def register(cls: T) -> T:
+        REGISTRY[name] = cls
+        return cls
+
+    return register
+
+
+def setting(
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+) -> Any:
+    """Declares the legal range of a numeric setting (each bound optional; null is always legal
+    where the type allows it). Checked when the configuration is read."""
+    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    return field(metadata={name: bound for name, bound in bounds.items() if bound is not None})
+
+
+class Checked:
+    """A settings class may check what its own fields say together."""
+
+    __slots__ = ()
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """Yields (field names, what is wrong with their values, remedy)."""
+        yield from ()
+
+
+# --- grpo -----------------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, slots=True)
+class RewardScaling(Checked):
+    """Linear map of rewards from [source_min, source_max] (clamped) to [target_min, target_max]."""
+
+    enabled: bool
+    source_min: float
+    source_max: float
+    target_min: float
+    target_max: float
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """The source interval must not be empty."""
+        if self.enabled and self.source_min >= self.source_max:
+            yield (
+                ("source_min", "source_max"),
+                f"source_min={self.source_min} is not below source_max={self.source_max}",
+                "Give the interval that the rewards lie in",
+            )
+
+
+@dataclass(kw_only=True, slots=True)
+class OverlongShaping(Checked):
+    """Soft penalty for long responses (DAPO, arXiv 2503.14476, eq. 13)."""
+
+    enabled: bool
+    buffer_tokens: int = setting(ge=1)
+    penalty: float = setting(ge=0)
+    max_response_tokens: int | None = setting(ge=1)
+
+
+@dataclass(kw_only=True, slots=True)
+class GRPO(Checked, ABC):
+    """Schedule and sizes shared by the synchronous and the asynchronous trainer."""
+
+    num_prompts_per_step: int = setting(ge=1)
+    num_generations_per_prompt: int = setting(ge=1)
+    max_num_steps: int | None = setting(ge=1)
+    max_num_epochs: int | None = setting(ge=1)
+    seed: int = setting(ge=0)
+    max_rollout_turns: int = setting(ge=1)
+    rollout_timeout_s: float | None = setting(gt=0)
+    max_generation_failures: int = setting(ge=0)
+    overlong_filtering: bool
+    use_dynamic_sampling: bool
+    dynamic_sampling_max_gen_batches: int = setting(ge=1)
+    seq_logprob_error_threshold: float | None = setting(gt=1)
+    skip_reference_policy_logprobs_calculation: bool
+    reward_scaling: RewardScaling
+    overlong_shaping: OverlongShaping
+    val_period: int = setting(ge=0)
+    val_start_at: int
+    val_at_start: bool
+    val_at_end: bool
+    val_batch_size: int = setting(ge=1)
+    max_val_samples: int | None = setting(ge=1)
+    val_num_generations_per_prompt: int = setting(ge=1)
+    stop_at_validation_metric: str | None
+    stop_at_validation_threshold: float | None
+
+
+# --- generation -----------------------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, slots=True)
+class Generation(Checked, ABC):
+    """How completions are sampled; the variant says by which engine."""
+
+    temperature: float = setting(gt=0)
+    top_p: float = setting(gt=0, le=1)
+    top_k: int | None = setting(ge=1)
+    max_new_tokens: int = setting(ge=1)
+    stop: list[str]
+    val_temperature: float | None = setting(ge=0)
+    val_top_p: float | None = setting(gt=0, le=1)
+    val_top_k: int | None = setting(ge=1)
+
+
+class Generator(ABC):
+    """A live generator. It samples; it does not know about prompts, rewards or groups."""
+
+    lockstep: bool
+    """True if a step's requests should come as one ordered batch (static batching, and what makes
+    results independent of timing); false if the engine batches by itself."""
+
+    @abstractmethod
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """Completions in the order of the requests.
+
+        Raises:
+            GenerationError: The engine failed; nothing of the batch can be used.
+        """
+
+    @abstractmethod
+    async def refit(self, version: int) -> None:
+        """Makes the learner's present weights those that the next token is sampled from."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Frees everything. May be called twice."""
+
+
+# --- environments ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """A conversation as the environment sees it after a turn of the policy.
+
+    Attributes:
+        prompt: Where it started; ``prompt.row.answer`` and ``.payload`` are the ground truth.
+        sample_index: Which sample of the group.
+        messages: All messages since (and without) the prompt's, the policy's last one included.
+        response: Text of the policy's last turn, special tokens removed.
+        turn: Completed turns, from 1.
+        stop_reason: Why the last completion ended.
+    """
+
+    prompt: Prompt
+    sample_index: int
+    messages: tuple[Message, ...]
+    response: str
+    turn: int
+    stop_reason: StopReason
+
+
+@dataclass(kw_only=True, slots=True)
+class Env(Checked, ABC):
+    """What scores and answers the policy."""
+
+    @abstractmethod
+    def check_row(self, row: Row) -> str | None:
+        """Why this environment cannot use a row (such as an unreadable reference answer), or None.
+
+        Called for every row at load, before any model exists; must be quick.
+        """
+
+    @abstractmethod
+    def start(self) -> Environment:
+        """Starts what is needed (processes, connections)."""
+
+
+class Environment(ABC):
+    """A live environment; safe to call for many episodes at once from one event loop."""
+
+    @abstractmethod
+    async def step(self, episode: Episode) -> EnvStep:
+        """Scores the episode or answers with the next messages. Faults are returned, not raised."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends all processes and connections. May be called twice."""
+
+
+# --- advantage, correction, loss ------------------------------------------------------------------
+
+
+@dataclass(kw_only=True, slots=True)
+class Advantage(Checked, ABC):
+    """How good a sample was, relative to its group."""
+
+    @abstractmethod
+    def __call__(self, groups: Sequence[Sequence[float | None]]) -> list[list[float]]:
+        """Advantages in float64 for the rewards of a batch, one list per trajectory group.
+
+        A reward of None marks a sample that is out (failed or filtered): it gets 0 and does not
+        enter the statistics of the others.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionInputs:
+    """Log-probs of the trained tokens of a whole batch, flat over trajectories.
+
+    Attributes:
+        prev_logprobs: float32 [N], the learner's before the update.
+        generation_logprobs: float32 [N], the generator's.
+        trajectory: int64 [N], in 0 .. num_trajectories - 1, ascending.
+        num_trajectories: Number of trajectories, those without a trained token included.
+    """
+
+    prev_logprobs: Tensor
+    generation_logprobs: Tensor
+    trajectory: Tensor
+    num_trajectories: int
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionOutput:
+    """Constant importance weights and what they say about the mismatch.
+
+    Attributes:
+        weights: float32 [N], finite and at least 0.
+        metrics: Values of the declared ``correction/*`` metrics.
+    """
+
+    weights: Tensor
+    metrics: Mapping[str, float]
+
+
+@dataclass(kw_only=True, slots=True)
+class Correction(Checked, ABC):
+    """Importance-sampling correction between the learner's and the generator's probabilities."""
+
+    @abstractmethod
+    def __call__(self, inputs: CorrectionInputs) -> CorrectionOutput:
+        """Weights for every trained token of the batch."""
+
+    @abstractmethod
+    def active(self, asynchronous: bool) -> bool:
+        """Whether weights other than 1 are applied in a run of this schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """Trained tokens of one microbatch, flat: masked tokens and samples are simply not there.
+
+    All tensors are [N] over the trained tokens; N may be 0.
+
+    Attributes:
+        logprobs: float32, current policy, requires grad; at sampling temperature and filters.
+        prev_logprobs: float32, the learner's before the update.
+        generation_logprobs: float32, the generator's.
+        ref_logprobs: float32, the reference policy's, or None without a KL penalty.
+        advantages: float32.
+        weights: float32, importance-sampling correction (1 where there is none).
+        trajectory: int64 in 0 .. num_trajectories - 1, ascending.
+        num_trajectories: Trajectories in this microbatch.
+        total_tokens: Trained tokens of the whole minibatch over all microbatches and ranks.
+        total_trajectories: Trajectories with a trained token in the whole minibatch.
+    """
+
+    logprobs: Tensor
+    prev_logprobs: Tensor
+    generation_logprobs: Tensor
+    ref_logprobs: Tensor | None
+    advantages: Tensor
+    weights: Tensor
+    trajectory: Tensor
+    num_trajectories: int
+    total_tokens: int
+    total_trajectories: int
+
+
+@dataclass(frozen=True, slots=True)
+class LossOutput:
+    """A microbatch's share of the minibatch's loss.
+
+    Attributes:
+        loss: float32 scalar; shares add up to the minibatch's loss whatever the split.
+        metrics: Shares of the minibatch's value of each declared metric; they add up as well.
+    """
+
+    loss: Tensor
+    metrics: Mapping[str, Tensor]
+
+
+@dataclass(kw_only=True, slots=True)
+class Loss(Checked, ABC):
+    """The objective of an optimizer step."""
+
+    reference_policy_kl_penalty: float = setting(ge=0)
+
+    @abstractmethod
+    def __call__(self, inputs: LossInputs) -> LossOutput:
+        """The share of the loss that this microbatch contributes."""
+
+
+# --- batching -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyGroup:
+    """A finished trajectory group as a batching policy sees it.
+
+    Attributes:
+        position: Place in the prompt stream.
+        oldest_version: Weight version of its oldest token.
+        admitted_version: Weight version when it was admitted.
+        finish_order: 0 for the first group that finished in this run, and so on.
+        target_step: The step it was admitted for, if the policy assigns one.
+    """
+
+    position: int
+    oldest_version: int
+    admitted_version: int
+    finish_order: int
+    target_step: int | None = None
+
+
+@dataclass(kw_only=True, slots=True)
+class Batching(Checked, ABC):
+    """Which finished groups make the next batch: a ranking, bounded by the scheduler."""
+
+    @abstractmethod
+    def rank(self, ready: Sequence[ReadyGroup]) -> list[ReadyGroup]:
+        """The groups in the order in which they should be trained."""
+
+
+# --- cluster --------------------------------------------------------------------------------------
+
+
+class Precision(StrEnum):
+    """Arithmetic of the learner's forward and backward pass; master weights are float32."""
+
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+@dataclass(kw_only=True, slots=True)
+class Cluster(Checked, ABC):
+    """Where the learner and the generators run."""
