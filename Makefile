@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+# Two commands do everything on a fresh machine: `make quickstart` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup quickstart test lint types docs clean
+
+setup: $(READY)  ## .venv with everything for CPU work and tests
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+quickstart: setup  ## train the embedded model on two-digit addition, about 15 s on two cores
+	$(BIN)/rlrun train +recipe=quickstart
+
+test: setup lint types  ## everything that CI runs
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/yamllint --strict conf recipes
+
+types: setup
+	$(BIN)/mypy
+
+docs: setup  ## regenerate the pages that are made from declarations
+	$(BIN)/python scripts/docs_metrics.py
+	$(BIN)/python scripts/docs_config.py
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From trajectory groups to what the learner trains on: rewards, masks, advantages, minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlrun.interfaces import GRPO, Advantage
+from rlrun.rewards import overlong_penalty, scale, sequence_logprob_error
+from rlrun.types import Prompt, Trajectory, TrajectoryGroup
+
+Floats = NDArray[np.float32]
+
+
+class Masked(StrEnum):
+    """Why a sample is left out of the loss and of its group's baseline."""
+
+    FAILED = "failed"
+    """Generation or the environment failed: there is no reward."""
+    EMPTY = "empty"
+    """Nothing was sampled, so nothing can be trained."""
+    OVERLONG = "overlong"
+    """Truncated, with ``grpo.overlong_filtering``."""
+    LOGPROB_ERROR = "logprob_error"
+    """Learner and generator disagree beyond ``grpo.seq_logprob_error_threshold``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One trajectory of a batch with everything that training adds to it.
+
+    The arrays are float32 over the sampled tokens of the trajectory, in order.
+
+    Attributes:
+        prompt: Its prompt; samples of one ``prompt.group_id`` form a group.
+        trajectory: The tokens.
+        reward: After scaling and shaping; None if the environment gave none.
+        masked: Why the sample is out, or None if it is trained.
+        generation_logprobs: From the generator.
+        prev_logprobs: From the learner, before this step's update.
+        weights: Importance-sampling correction; 1 where there is none.
+        ref_logprobs: From the reference policy; None without a KL penalty.
+        advantage: The same for every token; 0 where masked.
+    """
+
+    prompt: Prompt
+    trajectory: Trajectory
+    reward: float | None
+    masked: Masked | None
+    generation_logprobs: Floats
+    prev_logprobs: Floats
+    weights: Floats
+    ref_logprobs: Floats | None = None
+    advantage: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one step trains on, in stream order.
+
+    Attributes:
+        step: From 1.
+        groups: The trajectory groups.
+        samples: All their trajectories, group by group.
+    """
+
+    step: int
+    groups: tuple[TrajectoryGroup, ...]
+    samples: tuple[Sample, ...]
+
+    @property
+    def trained(self) -> tuple[Sample, ...]:
+        """Samples that carry loss."""
+        return tuple(sample for sample in self.samples if sample.masked is None)
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether any sample is better or worse than its group."""
+        return any(sample.advantage != 0.0 for sample in self.samples)
+
+    def minibatches(self, size: int | None) -> list[tuple[Sample, ...]]:
+        """The samples in order, ``size`` (None = all) to an optimizer step; the last may be short.
+
+        Masked samples keep their places: what is masked cannot move others between updates.
+        """
+        size = size or max(1, len(self.samples))
+        return [self.samples[i : i + size] for i in range(0, len(self.samples), size)]
+
+
+def shaped_reward(trajectory: Trajectory, grpo: GRPO) -> float | None:
+    """The environment's reward, scaled, then lowered for overlong responses."""
+    if trajectory.reward is None:
+        return None
+    reward = scale(trajectory.reward, grpo.reward_scaling)
+    return reward + overlong_penalty(trajectory.num_sampled, grpo.overlong_shaping)
+
+
+def masked_at_once(trajectory: Trajectory, grpo: GRPO) -> Masked | None:
+    """What can be said of a trajectory before any log-prob is known."""
+    if trajectory.reward is None:
+        return Masked.FAILED
+    if trajectory.num_sampled == 0:
+        return Masked.EMPTY
+    if grpo.overlong_filtering and trajectory.truncated:
+        return Masked.OVERLONG
+    return None
+
+
+def collect_samples(groups: Sequence[TrajectoryGroup], grpo: GRPO) -> list[Sample]:
+    """One sample per trajectory; log-probs of the learner, weights and advantages are still zero."""
+    samples = []
+    for group in groups:
+        for trajectory in group.trajectories:
+            mask = np.asarray(trajectory.loss_mask, dtype=np.bool_)
+            logprobs = np.asarray(trajectory.generation_logprobs, dtype=np.float32)[mask]
+            samples.append(
+                Sample(
+                    prompt=group.prompt,
+                    trajectory=trajectory,
+                    reward=shaped_reward(trajectory, grpo),
+                    masked=masked_at_once(trajectory, grpo),
+                    generation_logprobs=logprobs,
+                    prev_logprobs=np.zeros_like(logprobs),
+                    weights=np.ones_like(logprobs),
+                )
+            )
+    return samples
+
+
+def mask_disagreeing(samples: Sequence[Sample], threshold: float | None) -> list[Sample]:
+    """Masks samples whose mean probability ratio to the generator exceeds ``threshold``."""
+    if threshold is None:
+        return list(samples)
+    return [
+        replace(sample, masked=Masked.LOGPROB_ERROR)
+        if sample.masked is None
+        and sequence_logprob_error(sample.prev_logprobs, sample.generation_logprobs) > threshold
+        else sample
+        for sample in samples
+    ]
+
+
+def with_advantages(samples: Sequence[Sample], advantage: Advantage) -> list[Sample]:
+    """Adds advantages within each group; masked samples get 0 and do not count for the others."""
+    groups: dict[str, list[int]] = {}
+    for index, sample in enumerate(samples):
+        groups.setdefault(sample.prompt.group_id, []).append(index)
+    rewards = [
+        [samples[i].reward if samples[i].masked is None else None for i in members]
+        for members in groups.values()
+    ]
+    result = list(samples)
+    for members, values in zip(groups.values(), advantage(rewards), strict=True):
+        for index, value in zip(members, values, strict=True):
+            result[index] = replace(samples[index], advantage=value)
+    return result

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands. No logic: each one reads its arguments and calls the module that does the work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlrun.errors import ConfigError, RlrunError
+
+app = typer.Typer(
+    name="rlrun",
+    help="Post-train language models by GRPO, from a laptop CPU to a GPU cluster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="+recipe=NAME|FILE.yaml, group=choice and key=value, in any order.",
+        show_default=False,
+    ),
+]
+ConfigDir = Annotated[
+    Path | None,
+    typer.Option("--config-dir", help="A folder of your own recipes and groups."),
+]
+RunDirArgument = Annotated[Path, typer.Argument(help="The run directory.", show_default=False)]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse what could not be verified.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+@app.command()
+def train(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, start nothing (as rlrun check).")
+    ] = False,
+) -> None:
+    """Train a policy.
+
+    Example: rlrun train +recipe=quickstart grpo.max_num_steps=20
+    """
+    if dry_run:
+        check(overrides, config_dir)
+        return
+    from rlrun.config import load
+
+    loaded = load(overrides or [], config_dir)
+    from rlrun.assemble import train as run
+
+    run(loaded)
+
+
+@app.command()
+def resume(run_dir: RunDirArgument, overrides: Overrides = None) -> None:
+    """Go on with an interrupted run from its newest checkpoint.
+
+    Example: rlrun resume runs/quickstart/20261129-120000 grpo.max_num_steps=60
+    """
+    from rlrun.assemble import resume as run
+
+    run(run_dir, overrides or [])
+
+
+@app.command()
+def check(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a run before it starts: configuration, data, model, rewards, sizes.
+
+    Example: rlrun check +recipe=quickstart
+    """
+    from rlrun.config import load
+
+    loaded = load(overrides or [], config_dir)
+    from rlrun.preflight import preflight, render
+
+    lines = preflight(loaded)
+    if as_json:
+        _out(json.dumps([line.to_json() for line in lines], indent=2, ensure_ascii=False))
+    else:
+        _out(render(lines))
+    failed = [line for line in lines if line.refused(strict)]
+    if failed:
+        raise typer.Exit(failed[0].exit_code)
+
+
+@app.command()
+def config(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    origin: Annotated[bool, typer.Option("--origin", help="Where each value comes from.")] = False,
+    schema: Annotated[bool, typer.Option("--schema", help="JSON Schema of all keys.")] = False,
+    diff: Annotated[
+        tuple[str, str] | None,
+        typer.Option("--diff", help="Two recipes or config.yaml files to compare."),
+    ] = None,
+) -> None:
+    """Show the resolved run.
+
+    Example: rlrun config +recipe=quickstart --origin
+    """
+    from rlrun.config import load, schema_json, show
+
+    if schema:
+        _out(json.dumps(schema_json(), indent=2, ensure_ascii=False))
+    elif diff is not None:
+        _out(show.diff_text(*diff, config_dir=config_dir))
+    else:
+        loaded = load(overrides or [], config_dir)
+        _out(show.origin_text(loaded) if origin else loaded.yaml())
+
+
+@app.command()
+def recipes(name: Annotated[str | None, typer.Argument()] = None) -> None:
+    """List the recipes, or show one.
+
+    Example: rlrun recipes quickstart
+    """
+    from rlrun.config import show
+
+    _out(show.recipes_text(name))
+
+
+@app.command()
+def score(
+    file: Annotated[Path, typer.Argument(help='JSONL of {"response", "gold"} or stored rollouts.')],
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+) -> None:
+    """Score responses offline; one JSON line per row on stdout, in input order.
+
+    Example: rlrun score answers.jsonl env=math
+    """
+    from rlrun.config import load_section
+    from rlrun.score import score_file
+
+    env = load_section("env", overrides or [], config_dir)
+    counts = score_file(file, env, sys.stdout)
+    typer.echo(str(counts), err=True)
+
+
+@app.command()
+def view(
+    run_dir: RunDirArgument,
+    step: Annotated[int | None, typer.Option(help="Step to show; the last one if unset.")] = None,
+    sort: Annotated[str, typer.Option(help="worst or best first.")] = "worst",
+    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Rollouts to show.")] = 3,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", help="Follow one prompt_id over the steps."),
+    ] = None,
+) -> None:
+    """Look at a run in the terminal: steps, and rollouts with their rewards.
+
+    Example: rlrun view runs/quickstart/20261129-120000 --step 40 --sort best
+    """
+    from rlrun.view import view as show_run
+
+    show_run(run_dir, step=step, sort=sort, count=count, prompt_id=prompt)
+
+
+@app.command()
+def audit(run_dir: RunDirArgument) -> None:
+    """Prove that every prompt of an epoch was used exactly once, over all restarts.
+
+    Example: rlrun audit runs/quickstart/20261129-120000
+    """
+    from rlrun.audit import audit as audit_run
+
+    report = audit_run(run_dir)
+    _out(report.text())
+    report.raise_if_violated()
+
+
+def _out(text: str) -> None:
+    typer.echo(text)
+
+
+def main() -> None:
+    """Runs a command; errors end in one line each on stderr and the documented exit code."""
+    try:
+        app()
+    except ConfigError as error:
+        for problem in error.problems:
+            typer.echo(f"error: {problem}", err=True)
+        sys.exit(error.exit_code)
+    except RlrunError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader (head, less) has what it wanted; nothing is wrong with the command.
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Validation: every prompt of the set exactly once, with its own sampling, at one weight version."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rlrun.rollout import Job, Rollout
+from rlrun.types import Prompt, TrajectoryGroup
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The outcome of one validation.
+
+    Attributes:
+        metrics: ``validation/*``; empty if every sample failed.
+        groups: What was generated, for the record.
+    """
+
+    metrics: dict[str, float]
+    groups: list[TrajectoryGroup] = field(repr=False)
+
+
+class Evaluator:
+    """Runs a fixed set of prompts."""
+
+    def __init__(
+        self, rollout: Rollout, prompts: Sequence[Prompt], batch_size: int, num_samples: int
+    ) -> None:
+        """Keeps the parts.
+
+        Args:
+            rollout: With the sampling of validation.
+            prompts: The whole set.
+            batch_size: Prompts that are generated at once.
+            num_samples: Samples per prompt.
+        """
+        self.rollout, self.prompts = rollout, prompts
+        self.batch_size, self.num_samples = batch_size, num_samples
+
+    async def run(self) -> Evaluation:
+        """Evaluates the generator's present weights."""
+        groups: list[TrajectoryGroup] = []
+        for start in range(0, len(self.prompts), self.batch_size):
+            prompts = self.prompts[start : start + self.batch_size]
+            groups += await self._run_batch([Job(p, self.num_samples) for p in prompts])
+        return Evaluation(validation_metrics(groups, self.num_samples), groups)
+
+    async def _run_batch(self, jobs: Sequence[Job]) -> list[TrajectoryGroup]:
+        return await self.rollout.run(jobs)
+
+
+def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> dict[str, float]:
+    """Means over all samples that have a reward; the others are counted, not guessed.
+
+    Accuracy is the mean of the reward part "correct" where the environment names one, else of the
+    reward itself. pass_k is the share of prompts with at least one sample of accuracy above 0.
+    """
+    trajectories = [t for group in groups for t in group.trajectories]
+    scored = [t for t in trajectories if t.reward is not None]
+    failed = len(trajectories) - len(scored)
+    if not scored:
+        log.warning("validation: all %d samples failed, so there is no accuracy", failed)
+        return {"validation/failed_samples": float(failed)}
+    correct = {id(t): t.rewards.get("correct", t.reward or 0.0) for t in scored}
+    metrics = {
+        "validation/accuracy": sum(correct.values()) / len(scored),
+        "validation/reward_mean": sum(t.reward or 0.0 for t in scored) / len(scored),
+        "validation/response_tokens_mean": sum(t.num_sampled for t in scored) / len(scored),
+        "validation/truncated_fraction": sum(t.truncated for t in scored) / len(scored),
+        "validation/samples": float(len(scored)),
+        "validation/failed_samples": float(failed),
+    }
+    if num_samples > 1:
+        solved = [
+            any(correct.get(id(t), 0.0) > 0 for t in group.trajectories) for group in groups
+        ]
+        metrics["validation/pass_k"] = sum(solved) / len(solved)
+    return metrics

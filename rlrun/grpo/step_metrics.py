@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a batch says about the run, as declared metrics. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from rlrun.advantage.group import zero_variance
+from rlrun.batch import Batch, Floats, Masked, Sample
+from rlrun.types import TrajectoryGroup
+
+
+def batch_metrics(batch: Batch, entropies: Sequence[Floats]) -> dict[str, float]:
+    """Metrics of the samples of a step, before its update.
+
+    A mean over nothing is left out rather than made up.
+
+    Args:
+        batch: The batch.
+        entropies: Of each sample's tokens, in the order of ``batch.samples``.
+    """
+    scored = [s for s in batch.samples if s.trajectory.reward is not None]
+    values = {
+        "train/zero_variance_groups": float(count_zero_variance(batch.groups)),
+        "train/masked_samples": float(sum(s.masked is not None for s in batch.samples)),
+        "rollout/failed_samples": float(sum(s.masked is Masked.FAILED for s in batch.samples)),
+        "rollout/verifier_timeouts": float(
+            sum(s.trajectory.verifier_timeout for s in batch.samples)
+        ),
+    }
+    if scored:
+        values["train/reward_mean"] = _mean([float(s.trajectory.reward or 0.0) for s in scored])
+        values["train/shaped_reward_mean"] = _mean([float(s.reward or 0.0) for s in scored])
+        values["train/response_tokens_mean"] = _mean([s.trajectory.num_sampled for s in scored])
+        values["train/truncated_fraction"] = _mean([s.trajectory.truncated for s in scored])
+        values |= reward_parts(scored)
+    if batch.trained:
+        values["train/advantage_std"] = float(np.std([s.advantage for s in batch.trained]))
+        trained = [e for s, e in zip(batch.samples, entropies, strict=True) if s.masked is None]
+        values["train/entropy"] = float(np.concatenate(trained).mean(dtype=np.float64))
+        values["rollout/length_bias"] = _length_bias(scored, batch.trained)
+    return values
+
+
+def reward_parts(samples: Sequence[Sample]) -> dict[str, float]:
+    """The mean of each named part of the reward, over the samples that have it."""
+    parts: defaultdict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        for name, value in sample.trajectory.rewards.items():
+            parts[f"reward/{name}"].append(value)
+    return {name: _mean(values) for name, values in sorted(parts.items())}
+
+
+def count_zero_variance(groups: Sequence[TrajectoryGroup]) -> int:
+    """Groups whose rewards, as the environment gave them, are all alike."""
+    return sum(
+        zero_variance([t.reward for t in group.trajectories if t.reward is not None])
+        for group in groups
+    )
+
+
+def age_metrics(batch: Batch) -> dict[str, float]:
+    """Ages in steps of the trained tokens: 0 is on-policy."""
+    ages, counts = [], []
+    for sample in batch.trained:
+        for span in sample.trajectory.weight_versions:
+            ages.append(batch.step - 1 - span.version)
+            counts.append(span.end - span.start)
+    if not ages:
+        return {}
+    return {
+        "age/mean": float(np.average(ages, weights=counts)),
+        "age/max": float(max(ages)),
+    }
+
+
+def speed_metrics(batch: Batch, seconds: Mapping[str, float]) -> dict[str, float]:
+    """Tokens per second of the step and what its parts took.
+
+    Args:
+        batch: The batch.
+        seconds: "step" and the verbs "generate" and "update".
+    """
+    generated = sum(s.trajectory.num_sampled for s in batch.samples)
+    trained = sum(s.trajectory.num_sampled for s in batch.trained)
+    return {
+        "perf/step_s": seconds["step"],
+        "perf/exposed_generation_s": seconds["generate"],
+        "perf/update_s": seconds["update"],
+        "perf/generated_tokens_per_s": generated / max(seconds["generate"], 1e-9),
+        "perf/trained_tokens_per_s": trained / max(seconds["step"], 1e-9),
+        "idle/trainer_s": seconds["generate"],
+        "idle/trainer_s/waiting_groups": seconds["generate"],
+        "idle/generator_s": seconds["update"],
+    }
+
+
+def _length_bias(finished: Sequence[Sample], trained: Sequence[Sample]) -> float:
+    """Mean length of trained over finished samples: 1 when nothing is picked by length."""
+    everything = _mean([s.trajectory.num_sampled for s in finished])
+    return _mean([s.trajectory.num_sampled for s in trained]) / max(everything, 1e-9)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(np.asarray(values, dtype=np.float64)))

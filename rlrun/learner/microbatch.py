@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts a minibatch into microbatches by a token budget. The cut changes no number that is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def split_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Groups sequences of similar length so that rows x longest row stays within ``budget``.
+
+    Args:
+        lengths: Tokens of each sequence.
+        budget: Padded tokens per microbatch; at least the longest sequence.
+
+    Returns:
+        Indices of the sequences of each microbatch, longest microbatch first: if memory does not
+        suffice, the first one says so.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    microbatches: list[list[int]] = []
+    for index in order:
+        current = microbatches[-1] if microbatches else None
+        if current is not None and (len(current) + 1) * lengths[current[0]] <= budget:
+            current.append(index)
+        else:
+            microbatches.append([index])
+    return microbatches

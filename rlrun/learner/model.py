@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the policy and finds its two halves: the body that makes hidden states, and the head."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from rlrun.config.schema import Policy
+from rlrun.errors import TrainingError
+from rlrun.models import resolve_model
+
+log = logging.getLogger(__name__)
+
+PROBE_TOLERANCE = 1e-3
+"""Largest difference between logits of body and head and those of the whole model, in logits.
+Float32 noise is below 1e-4; a soft cap or a logit scale that we do not know of is far above."""
+
+
+def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
+    """The model with float32 master weights, dropout off.
+
+    Raises:
+        TrainingError: Its logits are not a linear map of its last hidden state.
+        DataError: There is no such model.
+    """
+    path = resolve_model(policy.model)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, use_safetensors=True)
+    without_dropout(model)
+    model.config.use_cache = False
+    if policy.activation_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.to(device)
+    check_head(model, policy.model)
+    return model  # type: ignore[no-any-return]  # transformers types from_pretrained as Any
+
+
+def without_dropout(model: PreTrainedModel) -> None:
+    """Turns dropout off for good: a ratio between two passes must come from the weights alone."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(module.__dict__.get("attention_dropout"), float):
+            module.__dict__["attention_dropout"] = 0.0
+
+
+def body(model: PreTrainedModel) -> nn.Module:
+    """The part that maps token ids to the last hidden state [B, T, H]."""
+    return model.base_model  # type: ignore[no-any-return]
+
+
+def head(model: PreTrainedModel) -> nn.Module:
+    """The part that maps hidden states [N, H] to logits [N, V]."""
+    return model.get_output_embeddings()  # type: ignore[no-any-return]
+
+
+def hidden_states(model: PreTrainedModel, token_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """Last hidden state [B, T, H] of right-padded rows."""
+    output = body(model)(input_ids=token_ids, attention_mask=attention_mask, use_cache=False)
+    return output.last_hidden_state  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def check_head(model: PreTrainedModel, name: str) -> None:
+    """Makes sure that head(body(x)) is the whole model, which chunked log-probs rely on.
+
+    Raises:
+        TrainingError: It is not (a logit soft cap or scale, for example).
+    """
+    device = next(model.parameters()).device
+    vocabulary = model.get_input_embeddings().num_embeddings
+    token_ids = (torch.arange(8, device=device) * 7 + 1)[None] % vocabulary
+    mask = torch.ones_like(token_ids)
+    ours = head(model)(hidden_states(model, token_ids, mask)).float()
+    theirs = model(input_ids=token_ids, attention_mask=mask, use_cache=False).logits.float()
+    difference = (ours - theirs).abs().max().item()
+    if not difference <= PROBE_TOLERANCE:
+        raise TrainingError(
+            f"policy.model={name}",
+            f"logits differ by {difference:.3g} from a linear map of the last hidden state "
+            f"({type(model).__name__} may cap or scale its logits)",
+            "Use a model without logit soft-capping or logit scaling",
+        )

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prompts to trajectory groups: turns, tools, deadlines. Sampled token ids are kept as they are."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from rlrun.interfaces import Environment, Episode, Generator
+from rlrun.renderer import Renderer
+from rlrun.types import (
+    Completion,
+    EnvStep,
+    Failure,
+    FailureKind,
+    GenerationRequest,
+    Message,
+    Prompt,
+    Sampling,
+    StopReason,
+    Trajectory,
+    TrajectoryGroup,
+    VersionSpan,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSettings:
+    """What bounds a rollout.
+
+    Attributes:
+        sampling: Temperature, filters, stop strings.
+        max_new_tokens: Per turn; clamped to the room left in the context.
+        max_total_tokens: Prompt and all turns.
+        max_turns: Completions per trajectory.
+        env_timeout_s: Longest answer of the environment to one turn; None = no limit.
+        seed: Of the run; with stream position, sample, turn and attempt it seeds each request.
+    """
+
+    sampling: Sampling
+    max_new_tokens: int
+    max_total_tokens: int
+    max_turns: int
+    env_timeout_s: float | None
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One prompt to roll out.
+
+    Attributes:
+        prompt: The prompt.
+        num_samples: Trajectories to make.
+        attempt: 0 at first; differs when the prompt is tried again, so that the draw does too.
+    """
+
+    prompt: Prompt
+    num_samples: int
+    attempt: int = 0
+
+
+@dataclass(slots=True)
+class _Open:
+    """A trajectory in the making."""
+
+    job: Job
+    sample_index: int
+    token_ids: list[int]
+    loss_mask: list[bool] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    spans: list[VersionSpan] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    turns: int = 0
+    stop_reason: StopReason = StopReason.LENGTH
+    end: EnvStep | None = None
+
+    def extend(self, token_ids: Sequence[int], logprobs: Sequence[float] | None) -> None:
+        """Appends tokens; those with log-probs were sampled and will be trained."""
+        self.token_ids += token_ids
+        self.loss_mask += [logprobs is not None] * len(token_ids)
+        self.logprobs += logprobs if logprobs is not None else [0.0] * len(token_ids)
+
+
+def request_seed(run_seed: int, prompt: Prompt, sample: int, turn: int, attempt: int) -> int:
+    """A 63-bit seed that no other request of the run shares, equal on every machine."""
+    parts = (run_seed, prompt.epoch, prompt.position, prompt.prompt_id, sample, turn, attempt)
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class Rollout:
+    """Runs prompts against a generator and an environment."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        environment: Environment,
+        renderer: Renderer,
+        settings: RolloutSettings,
+    ) -> None:
+        """Keeps the parts; owns none of them."""
+        self.generator, self.environment = generator, environment
+        self.renderer, self.settings = renderer, settings
+
+    async def run(self, jobs: Sequence[Job]) -> list[TrajectoryGroup]:
+        """One group per job, in order.
+
+        All trajectories take each turn together, as one ordered list of requests: that is what
+        makes a static batch reproducible. Engines that batch by themselves are given one job per
+        call instead.
+
+        Raises:
+            GenerationError: From the generator; the groups are lost.
+        """
+        trajectories = [
+            _Open(job, sample, list(job.prompt.token_ids), [False] * len(job.prompt.token_ids),
+                  [0.0] * len(job.prompt.token_ids))
+            for job in jobs
+            for sample in range(job.num_samples)
+        ]
+        running = trajectories
+        while running := [t for t in running if t.end is None]:
+            await self._turn(running)
+        groups: dict[int, list[Trajectory]] = {index: [] for index in range(len(jobs))}
+        indices = {id(job): index for index, job in enumerate(jobs)}
+        for trajectory in trajectories:
+            groups[indices[id(trajectory.job)]].append(self._finished(trajectory))
+        return [
+            TrajectoryGroup(job.prompt, tuple(groups[index])) for index, job in enumerate(jobs)
+        ]
+
+    async def _turn(self, running: Sequence[_Open]) -> None:
+        requests = [self._request(trajectory) for trajectory in running]
+        completions = await self.generator.generate(requests)
+        for trajectory, completion in zip(running, completions, strict=True):
+            self._append_completion(trajectory, completion)
+        steps = await asyncio.gather(*(self._env_step(trajectory) for trajectory in running))
+        for trajectory, step in zip(running, steps, strict=True):
+            self._apply(trajectory, step)
+
+    def _request(self, trajectory: _Open) -> GenerationRequest:
+        settings, job = self.settings, trajectory.job
+        room = settings.max_total_tokens - len(trajectory.token_ids)
+        return GenerationRequest(
+            token_ids=tuple(trajectory.token_ids),
+            max_new_tokens=min(settings.max_new_tokens, room),
+            seed=request_seed(
+                settings.seed, job.prompt, trajectory.sample_index, trajectory.turns, job.attempt
+            ),
+            sampling=settings.sampling,
+        )
+
+    def _append_completion(self, trajectory: _Open, completion: Completion) -> None:
+        start = len(trajectory.token_ids)
+        trajectory.extend(completion.token_ids, completion.logprobs)
+        trajectory.spans += [
+            replace(span, start=span.start + start, end=span.end + start)
+            for span in completion.weight_versions
+        ]
+        trajectory.turns += 1
+        trajectory.stop_reason = completion.stop_reason
+        text = self.renderer.decode(completion.token_ids)
+        trajectory.messages.append({"role": "assistant", "content": text})
+
+    async def _env_step(self, trajectory: _Open) -> EnvStep:
+        episode = Episode(
+            prompt=trajectory.job.prompt,
+            sample_index=trajectory.sample_index,
+            messages=tuple(trajectory.messages),
+            response=str(trajectory.messages[-1]["content"]),
+            turn=trajectory.turns,
+            stop_reason=trajectory.stop_reason,
+        )
+        try:
+            async with asyncio.timeout(self.settings.env_timeout_s):
+                step = await self.environment.step(episode)
+        except TimeoutError:
+            limit = self.settings.env_timeout_s
+            return EnvStep(failure=Failure(FailureKind.TIMEOUT, f"no answer within {limit} s"))
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            raise
+        # Environments are other people's code, and some raise what is no Exception.
+        except BaseException as error:  # noqa: BLE001
+            return EnvStep(failure=Failure(FailureKind.ENV_ERROR, f"{type(error).__name__}: {error}"))
+        if step.reward is not None and not math.isfinite(step.reward):
+            message = f"the reward is {step.reward}"
+            return EnvStep(failure=Failure(FailureKind.REWARD_ERROR, message))
+        return step
+
+    def _apply(self, trajectory: _Open, step: EnvStep) -> None:
+        """Ends the trajectory or appends the environment's messages for another turn."""
+        if not step.messages:
+            trajectory.end = step
+            if step.failure is not None:
+                trajectory.stop_reason = StopReason.ERROR
+            return
+        if trajectory.stop_reason is not StopReason.STOP:
+            # Cut in the middle of a turn: there is nothing to answer, and no reward was earned.
+            trajectory.end = EnvStep(reward=0.0, rewards=step.rewards)
+            return
+        if trajectory.turns >= self.settings.max_turns:
+            trajectory.end = EnvStep(reward=0.0, rewards=step.rewards)
+            trajectory.stop_reason = StopReason.MAX_TURNS
+            return
+        more = self.renderer.turn_ids(trajectory.token_ids, step.messages)
+        if len(trajectory.token_ids) + len(more) >= self.settings.max_total_tokens:
+            trajectory.end = EnvStep(reward=0.0, rewards=step.rewards)
+            trajectory.stop_reason = StopReason.LENGTH
+            return
+        trajectory.messages += step.messages
+        trajectory.extend(more, None)
+
+    def _finished(self, trajectory: _Open) -> Trajectory:
+        end = trajectory.end
+        assert end is not None, "only ended trajectories are finished"
+        input_length = len(trajectory.job.prompt.token_ids)
+        return Trajectory(
+            sample_index=trajectory.sample_index,
+            token_ids=tuple(trajectory.token_ids),
+            loss_mask=tuple(trajectory.loss_mask),
+            generation_logprobs=tuple(trajectory.logprobs),
+            weight_versions=tuple(trajectory.spans),
+            input_length=input_length,
+            response=self.renderer.decode(trajectory.token_ids[input_length:]),
+            reward=end.reward,
+            rewards=end.rewards,
+            extracted=end.extracted,
+            stop_reason=trajectory.stop_reason,
+            failure=end.failure,
+            verifier_timeout=end.verifier_timeout,
+            turns=trajectory.turns,
+        )
