@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlrun.interfaces import GRPO, Advantage
-from rlrun.rewards import overlong_penalty, scale, sequence_logprob_error
+from rlrun.rewards import overlong_penalty, scale
 from rlrun.types import Prompt, Trajectory, TrajectoryGroup
 
 Floats = NDArray[np.float32]
@@ -92,15 +92,43 @@ class Batch:
         return [self.samples[i : i + size] for i in range(0, len(self.samples), size)]
 
 
-def shaped_reward(trajectory: Trajectory, grpo: GRPO) -> float | None:
-    """The environment's reward, scaled, then lowered for overlong responses."""
+def collect_samples(
+    groups: Sequence[TrajectoryGroup], grpo: GRPO, max_new_tokens: int
+) -> list[Sample]:
+    """One sample per trajectory; what the learner adds is still zero.
+
+    Args:
+        groups: In stream order.
+        grpo: Reward scaling, overlong shaping and filtering.
+        max_new_tokens: What "overlong" refers to where nothing else is set.
+    """
+    samples = []
+    for group in groups:
+        for trajectory in group.trajectories:
+            mask = np.asarray(trajectory.loss_mask, dtype=np.bool_)
+            logprobs = np.asarray(trajectory.generation_logprobs, dtype=np.float32)[mask]
+            samples.append(
+                Sample(
+                    prompt=group.prompt,
+                    trajectory=trajectory,
+                    reward=_shaped_reward(trajectory, grpo, max_new_tokens),
+                    masked=_masked_at_once(trajectory, grpo),
+                    generation_logprobs=logprobs,
+                    prev_logprobs=np.zeros_like(logprobs),
+                    weights=np.ones_like(logprobs),
+                )
+            )
+    return samples
+
+
+def _shaped_reward(trajectory: Trajectory, grpo: GRPO, max_new_tokens: int) -> float | None:
     if trajectory.reward is None:
         return None
-    reward = scale(trajectory.reward, grpo.reward_scaling)
-    return reward + overlong_penalty(trajectory.num_sampled, grpo.overlong_shaping)
+    penalty = overlong_penalty(trajectory.num_sampled, grpo.overlong_shaping, max_new_tokens)
+    return scale(trajectory.reward, grpo.reward_scaling) + penalty
 
 
-def masked_at_once(trajectory: Trajectory, grpo: GRPO) -> Masked | None:
+def _masked_at_once(trajectory: Trajectory, grpo: GRPO) -> Masked | None:
     """What can be said of a trajectory before any log-prob is known."""
     if trajectory.reward is None:
         return Masked.FAILED
@@ -111,37 +139,11 @@ def masked_at_once(trajectory: Trajectory, grpo: GRPO) -> Masked | None:
     return None
 
 
-def collect_samples(groups: Sequence[TrajectoryGroup], grpo: GRPO) -> list[Sample]:
-    """One sample per trajectory; log-probs of the learner, weights and advantages are still zero."""
-    samples = []
-    for group in groups:
-        for trajectory in group.trajectories:
-            mask = np.asarray(trajectory.loss_mask, dtype=np.bool_)
-            logprobs = np.asarray(trajectory.generation_logprobs, dtype=np.float32)[mask]
-            samples.append(
-                Sample(
-                    prompt=group.prompt,
-                    trajectory=trajectory,
-                    reward=shaped_reward(trajectory, grpo),
-                    masked=masked_at_once(trajectory, grpo),
-                    generation_logprobs=logprobs,
-                    prev_logprobs=np.zeros_like(logprobs),
-                    weights=np.ones_like(logprobs),
-                )
-            )
-    return samples
-
-
-def mask_disagreeing(samples: Sequence[Sample], threshold: float | None) -> list[Sample]:
-    """Masks samples whose mean probability ratio to the generator exceeds ``threshold``."""
-    if threshold is None:
-        return list(samples)
+def mask_where(samples: Sequence[Sample], out: Sequence[bool], reason: Masked) -> list[Sample]:
+    """Masks the samples that ``out`` names, unless they are masked already."""
     return [
-        replace(sample, masked=Masked.LOGPROB_ERROR)
-        if sample.masked is None
-        and sequence_logprob_error(sample.prev_logprobs, sample.generation_logprobs) > threshold
-        else sample
-        for sample in samples
+        replace(sample, masked=reason) if is_out and sample.masked is None else sample
+        for sample, is_out in zip(samples, out, strict=True)
     ]
 
 

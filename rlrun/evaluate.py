@@ -77,8 +77,6 @@ def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> d
         "validation/failed_samples": float(failed),
     }
     if num_samples > 1:
-        solved = [
-            any(correct.get(id(t), 0.0) > 0 for t in group.trajectories) for group in groups
-        ]
+        solved = [any(correct.get(id(t), 0.0) > 0 for t in group.trajectories) for group in groups]
         metrics["validation/pass_k"] = sum(solved) / len(solved)
     return metrics

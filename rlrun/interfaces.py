@@ -21,6 +21,8 @@ from rlrun.types import Completion, EnvStep, GenerationRequest, Message, Prompt,
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rlrun.grpo.trainer import Trainer
+
 SLOTS = ("grpo", "env", "generation", "loss", "advantage", "correction", "batching", "cluster")
 """Packages of variants, scanned when a configuration is read."""
 
@@ -98,7 +100,7 @@ class OverlongShaping(Checked):
 
 @dataclass(kw_only=True, slots=True)
 class GRPO(Checked, ABC):
-    """Schedule and sizes shared by the synchronous and the asynchronous trainer."""
+    """A schedule, with the sizes and rules that all schedules share."""
 
     num_prompts_per_step: int = setting(ge=1)
     num_generations_per_prompt: int = setting(ge=1)
@@ -108,6 +110,7 @@ class GRPO(Checked, ABC):
     max_rollout_turns: int = setting(ge=1)
     rollout_timeout_s: float | None = setting(gt=0)
     max_generation_failures: int = setting(ge=0)
+    max_group_attempts: int = setting(ge=1)
     overlong_filtering: bool
     use_dynamic_sampling: bool
     dynamic_sampling_max_gen_batches: int = setting(ge=1)
@@ -124,6 +127,10 @@ class GRPO(Checked, ABC):
     val_num_generations_per_prompt: int = setting(ge=1)
     stop_at_validation_metric: str | None
     stop_at_validation_threshold: float | None
+
+    @abstractmethod
+    async def train(self, trainer: Trainer) -> None:
+        """Runs the trainer's verbs until its scheduler ends the run."""
 
 
 # --- generation -----------------------------------------------------------------------------------

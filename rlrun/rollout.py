@@ -117,8 +117,13 @@ class Rollout:
             GenerationError: From the generator; the groups are lost.
         """
         trajectories = [
-            _Open(job, sample, list(job.prompt.token_ids), [False] * len(job.prompt.token_ids),
-                  [0.0] * len(job.prompt.token_ids))
+            _Open(
+                job,
+                sample,
+                list(job.prompt.token_ids),
+                [False] * len(job.prompt.token_ids),
+                [0.0] * len(job.prompt.token_ids),
+            )
             for job in jobs
             for sample in range(job.num_samples)
         ]
@@ -129,9 +134,7 @@ class Rollout:
         indices = {id(job): index for index, job in enumerate(jobs)}
         for trajectory in trajectories:
             groups[indices[id(trajectory.job)]].append(self._finished(trajectory))
-        return [
-            TrajectoryGroup(job.prompt, tuple(groups[index])) for index, job in enumerate(jobs)
-        ]
+        return [TrajectoryGroup(job.prompt, tuple(groups[index])) for index, job in enumerate(jobs)]
 
     async def _turn(self, running: Sequence[_Open]) -> None:
         requests = [self._request(trajectory) for trajectory in running]
@@ -185,7 +188,9 @@ class Rollout:
             raise
         # Environments are other people's code, and some raise what is no Exception.
         except BaseException as error:  # noqa: BLE001
-            return EnvStep(failure=Failure(FailureKind.ENV_ERROR, f"{type(error).__name__}: {error}"))
+            return EnvStep(
+                failure=Failure(FailureKind.ENV_ERROR, f"{type(error).__name__}: {error}")
+            )
         if step.reward is not None and not math.isfinite(step.reward):
             message = f"the reward is {step.reward}"
             return EnvStep(failure=Failure(FailureKind.REWARD_ERROR, message))
@@ -206,7 +211,9 @@ class Rollout:
             trajectory.end = EnvStep(reward=0.0, rewards=step.rewards)
             trajectory.stop_reason = StopReason.MAX_TURNS
             return
-        more = self.renderer.turn_ids(trajectory.token_ids, step.messages)
+        # A stop string ends a turn without its end-of-turn token, which is then appended.
+        stopped = trajectory.token_ids[-1] not in self.renderer.eos_ids
+        more = self.renderer.turn_ids(trajectory.token_ids, (), step.messages, stopped=stopped)
         if len(trajectory.token_ids) + len(more) >= self.settings.max_total_tokens:
             trajectory.end = EnvStep(reward=0.0, rewards=step.rewards)
             trajectory.stop_reason = StopReason.LENGTH

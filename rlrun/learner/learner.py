@@ -14,12 +14,6 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlrun.batch import Floats, Sample
-from rlrun.checkpoint import (
-    flatten_optimizer_state,
-    load_tensors,
-    save_tensors,
-    unflatten_optimizer_state,
-)
 from rlrun.config.schema import Policy
 from rlrun.errors import StorageError, TrainingError
 from rlrun.interfaces import Loss, LossInputs, Precision
@@ -27,6 +21,12 @@ from rlrun.learner.logprobs import TokenRows, token_logprobs
 from rlrun.learner.microbatch import split_by_tokens
 from rlrun.learner.model import load_model
 from rlrun.learner.schedule import lr_factor
+from rlrun.training_state import (
+    flatten_optimizer_state,
+    load_tensors,
+    save_tensors,
+    unflatten_optimizer_state,
+)
 from rlrun.types import Sampling
 
 
@@ -185,9 +185,7 @@ class Learner:
             "The step's batch is in trained/; lower policy.optimizer.lr or check the rewards",
         )
 
-    def _microbatches(
-        self, samples: Sequence[Sample]
-    ) -> Iterator[tuple[list[int], TokenRows]]:
+    def _microbatches(self, samples: Sequence[Sample]) -> Iterator[tuple[list[int], TokenRows]]:
         lengths = [len(sample.trajectory.token_ids) for sample in samples]
         for members in split_by_tokens(lengths, self.policy.train_micro_batch_tokens):
             chosen = [samples[i].trajectory for i in members]
@@ -203,8 +201,7 @@ class Learner:
     def save(self, folder: Path) -> None:
         """Writes policy/ (a Hugging Face folder with float32 weights) and the optimizer state."""
         self.model.save_pretrained(folder / "policy")
-        names = [name for name, _ in self.model.named_parameters()]
-        state = flatten_optimizer_state(self.optimizer, names)
+        state = flatten_optimizer_state(self.optimizer, self.model.named_parameters())
         save_tensors(folder / "optimizer.safetensors", state)
 
     def load(self, folder: Path) -> None:
@@ -225,6 +222,7 @@ class Learner:
                 f"(missing {sorted(set(missing) - tied)[:3]}, unexpected {unexpected[:3]})",
                 "Resume with the model that the run was started with",
             )
-        names = [name for name, _ in self.model.named_parameters()]
-        state = load_tensors(folder / "optimizer.safetensors")
-        unflatten_optimizer_state(self.optimizer, names, state)
+        path = folder / "optimizer.safetensors"
+        unflatten_optimizer_state(
+            self.optimizer, self.model.named_parameters(), load_tensors(path), str(path)
+        )

@@ -88,7 +88,13 @@ def token_logprobs(
     ):
         if recompute:
             values = checkpoint(
-                _chunk, model, part, targets, sampling, use_reentrant=False, determinism_check="none"
+                _chunk,
+                model,
+                part,
+                targets,
+                sampling,
+                use_reentrant=False,
+                determinism_check="none",
             )
         else:
             values = _chunk(model, part, targets, sampling)

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a configuration to a wired trainer. The only file that sees all parts."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
+from rlrun.checkpoint import Loaded as LoadedCheckpoint
+from rlrun.collector import Collector
+from rlrun.config import Loaded, load, parse_duration
+from rlrun.config.schema import RunConfig
+from rlrun.console import Console
+from rlrun.derived import plan_in_words, rollout_settings, sampling_of, scheduler_settings
+from rlrun.errors import ConfigError, Interrupted, Problem, RlrunError
+from rlrun.evaluate import Evaluator
+from rlrun.event_log import EventLog
+from rlrun.grpo.decisions import Decisions
+from rlrun.grpo.saving import Saver, read_state, restore_randomness
+from rlrun.grpo.trainer import Parts, Trainer
+from rlrun.inputs import Inputs, read_inputs
+from rlrun.interfaces import Environment, Generator
+from rlrun.learner.learner import Learner
+from rlrun.logs import MetricsLogger, read_metrics
+from rlrun.prepare import Preparation
+from rlrun.prompts import PromptStream, validation_prompts
+from rlrun.recorder import Recorder
+from rlrun.rollout import Rollout
+from rlrun.run_dir import RunDir
+from rlrun.scheduler.machine import Scheduler
+from rlrun.signals import StopSignal
+from rlrun.status import RunState
+from rlrun.time_limit import TimeLimit
+
+log = logging.getLogger(__name__)
+
+MAY_CHANGE = ("grpo.max_num_steps", "grpo.max_num_epochs", "logging.", "cluster", "checkpointing.")
+"""Keys (or their beginnings) that a resume may change: nothing that was trained depends on them."""
+
+
+def train(loaded: Loaded) -> None:
+    """Trains a new run.
+
+    Raises:
+        RlrunError: See errors.py; its exit code is the command's.
+    """
+    path = loaded.config.run_dir or f"runs/{loaded.recipe}/{time.strftime('%Y%m%d-%H%M%S')}"
+    with RunDir.create(Path(path)) as run_dir:
+        run_dir.write_config(loaded.yaml())
+        _run(loaded.config, run_dir)
+
+
+def resume(path: Path, overrides: Sequence[str]) -> None:
+    """Goes on with a run from its newest whole checkpoint, or from the start if it has none.
+
+    Raises:
+        ConfigError: An override changes what was already trained with.
+        RlrunError: See errors.py.
+    """
+    check_overrides(overrides)
+    with RunDir.resume(path) as run_dir:
+        loaded = load([f"+recipe={run_dir.config}", *overrides])
+        run_dir.write_config(loaded.yaml())
+        _run(loaded.config, run_dir, resumed=True)
+
+
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Refuses overrides of a resume that would make it another run.
+
+    Raises:
+        ConfigError: There are such.
+    """
+    refused = [text for text in overrides if not text.lstrip("+").startswith(MAY_CHANGE)]
+    if refused:
+        allowed = ", ".join(key + "*" * key.endswith(".") for key in MAY_CHANGE)
+        raise ConfigError(
+            [
+                Problem(text, "a resumed run keeps this setting", f"What may change: {allowed}")
+                for text in refused
+            ]
+        )
+
+
+def _run(config: RunConfig, run_dir: RunDir, *, resumed: bool = False) -> None:
+    with ExitStack() as stack:
+        console = stack.enter_context(Console())
+        run_dir.open_log()
+        run = _Run(config, run_dir, console, stack.enter_context(StopSignal()))
+        with _status(run_dir, run):
+            asyncio.run(run.run(resumed=resumed))
+
+
+@contextmanager
+def _status(run_dir: RunDir, run: _Run) -> Iterator[None]:
+    """Keeps status.json true, however the run ends."""
+    run_dir.write_status(RunState.RUNNING, step=0)
+    try:
+        yield
+    except Interrupted as error:
+        state = RunState.INTERRUPTED
+        run_dir.write_status(state, step=run.step, reason=error.what, exit_code=error.exit_code)
+        raise
+    except RlrunError as error:
+        log.info("the run failed", exc_info=error)
+        state = RunState.FAILED
+        run_dir.write_status(state, step=run.step, reason=str(error), exit_code=error.exit_code)
+        raise
+    except BaseException as error:
+        log.info("the run failed", exc_info=error)
+        reason = f"{type(error).__name__}: {error}"
+        run_dir.write_status(RunState.FAILED, step=run.step, reason=reason, exit_code=1)
+        raise
+    state = RunState.TIME_LIMIT if run.ended == "time_limit" else RunState.DONE
+    run_dir.write_status(state, step=run.step, reason=run.ended, exit_code=0)
+
+
+class _Run:
+    """One process's part of a run.
+
+    Attributes:
+        step: The last finished step.
+        ended: Why training ended.
+    """
+
+    def __init__(
+        self, config: RunConfig, run_dir: RunDir, console: Console, stop: StopSignal
+    ) -> None:
+        self.config, self.run_dir, self.console, self.stop = config, run_dir, console, stop
+        self.step = 0
+        self.ended = ""
+
+    async def run(self, *, resumed: bool) -> None:
+        """Reads, wires, trains and closes."""
+        set_up_torch(self.config)
+        inputs = read_inputs(self.config, self.console.notice)
+        checkpoint = self._checkpoint() if resumed else None
+        environment = self.config.env.start()
+        generator: Generator | None = None
+        try:
+            learner = make_learner(self.config)
+            generator = self.config.generation.start(
+                learner.model, inputs.renderer, self.config.policy.precision
+            )
+            await self._train(inputs, learner, generator, environment, checkpoint)
+        finally:
+            if generator is not None:
+                await generator.close()
+            await environment.close()
+
+    def _checkpoint(self) -> LoadedCheckpoint | None:
+        """The newest whole checkpoint; what lies beyond it is moved away."""
+        root = self.run_dir.checkpoints
+        checkpoint = load_checkpoint(root) if saved_steps(root) else None
+        if checkpoint is None:
+            self.console.notice("no checkpoint was written yet: the run starts again")
+            self.run_dir.supersede(-1, 0)
+            return None
+        self.step = checkpoint.step
+        self.run_dir.supersede(self.step, read_state(checkpoint.path)["event_lines"])
+        return checkpoint
+
+    async def _train(
+        self,
+        inputs: Inputs,
+        learner: Learner,
+        generator: Generator,
+        environment: Environment,
+        checkpoint: LoadedCheckpoint | None,
+    ) -> None:
+        with ExitStack() as stack:
+            event_log = stack.enter_context(EventLog(self.run_dir.events))
+            metrics = MetricsLogger(self.run_dir, self.config.logging)
+            stack.callback(metrics.close)
+            decisions = self._decisions(inputs.stream, event_log, checkpoint)
+            if checkpoint is not None:
+                learner.load(checkpoint.path)
+                restore_randomness(checkpoint.path, read_state(checkpoint.path))
+            parts = self._parts(
+                inputs, learner, generator, environment, decisions, event_log, metrics
+            )
+            trainer = Trainer(parts, self.step)
+            self._introduce(inputs)
+            try:
+                self.ended = await trainer.run()
+            finally:
+                self.step = trainer.step
+            self._conclude()
+
+    def _decisions(
+        self, stream: PromptStream, event_log: EventLog, checkpoint: LoadedCheckpoint | None
+    ) -> Decisions:
+        settings = scheduler_settings(self.config, stream)
+        batching = self.config.batching
+        if checkpoint is None:
+            decisions = Decisions(Scheduler(settings, batching), event_log)
+            decisions.apply(decisions.scheduler.started_event())
+            return decisions
+        state: dict[str, Any] = read_state(checkpoint.path)
+        stream.check_state(state["stream"])
+        scheduler = Scheduler.restore(settings, batching, state["scheduler"])
+        decisions = Decisions(scheduler, event_log)
+        decisions.apply(scheduler.restored_event(lost_tokens=0))
+        return decisions
+
+    def _parts(
+        self,
+        inputs: Inputs,
+        learner: Learner,
+        generator: Generator,
+        environment: Environment,
+        decisions: Decisions,
+        event_log: EventLog,
+        metrics: MetricsLogger,
+    ) -> Parts:
+        config = self.config
+        rollout = Rollout(
+            generator, environment, inputs.renderer, rollout_settings(config, training=True)
+        )
+        limit = config.checkpointing.checkpoint_must_save_by
+        return Parts(
+            config=config,
+            decisions=decisions,
+            collector=Collector(
+                rollout,
+                inputs.stream,
+                num_samples=config.grpo.num_generations_per_prompt,
+                drop_without_signal=config.grpo.use_dynamic_sampling,
+            ),
+            prepare=Preparation(
+                learner=learner,
+                grpo=config.grpo,
+                advantage=config.advantage,
+                correction=config.correction,
+                max_new_tokens=config.generation.max_new_tokens,
+                asynchronous=False,
+            ),
+            learner=learner,
+            generator=generator,
+            evaluator=make_evaluator(config, inputs, generator, environment),
+            saver=Saver(
+                store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),
+                learner=learner,
+                tokenizer=inputs.renderer.tokenizer,
+                scheduler=decisions.scheduler,
+                stream=inputs.stream,
+                event_log=event_log,
+                metrics=metrics,
+            ),
+            records=Recorder(self.run_dir, inputs.renderer, config.logging),
+            metrics=metrics,
+            console=self.console,
+            stop=self.stop,
+            time_limit=TimeLimit(parse_duration(limit) if limit is not None else None),
+        )
+
+    def _introduce(self, inputs: Inputs) -> None:
+        """Says in words what will happen."""
+        grpo = self.config.grpo
+        self.console.say(plan_in_words(self.config, inputs.stream))
+        self.console.say([f"run directory: {self.run_dir.root}"])
+        if self.step:
+            self.console.notice(f"going on after step {self.step}")
+        lines = read_metrics(self.run_dir.metrics) if self.step else []
+        rewards = [line["train/reward_mean"] for line in lines if line.get("train/reward_mean")]
+        self.console.begin(grpo.max_num_steps, self.step, rewards)
+
+    def _conclude(self) -> None:
+        """Says how it ended and what to do next."""
+        root = self.run_dir.root
+        self.console.finish(
+            [
+                f"ended after step {self.step} ({self.ended})",
+                f"look at rollouts: rlrun view {root}",
+                f"go on: rlrun resume {root} grpo.max_num_steps=N",
+            ]
+        )
+
+
+def set_up_torch(config: RunConfig) -> None:
+    """Threads, seed and determinism of this process."""
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    torch.manual_seed(config.grpo.seed)
+    torch.use_deterministic_algorithms(config.deterministic)
+
+
+def device_of(config: RunConfig) -> torch.device:
+    """Where the learner computes."""
+    name = config.cluster.device
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def make_learner(config: RunConfig) -> Learner:
+    """Loads the policy."""
+    return Learner(
+        config.policy, config.loss, sampling_of(config, training=True), device_of(config)
+    )
+
+
+def make_evaluator(
+    config: RunConfig, inputs: Inputs, generator: Generator, environment: Environment
+) -> Evaluator | None:
+    """None without validation data."""
+    if inputs.validation is None:
+        return None
+    settings = rollout_settings(config, training=False)
+    rollout = Rollout(generator, environment, inputs.renderer, settings)
+    prompts = validation_prompts(
+        inputs.validation.rows, inputs.renderer.prompt_ids, config.grpo.max_val_samples
+    )
+    grpo = config.grpo
+    return Evaluator(rollout, prompts, grpo.val_batch_size, grpo.val_num_generations_per_prompt)

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler together with its event log and the decisions that are still to be carried out."""
+
+from __future__ import annotations
+
+from rlrun.event_log import EventLog
+from rlrun.scheduler.decisions import Admit, Decision, Fail, Finish, Train
+from rlrun.scheduler.events import Event
+from rlrun.scheduler.machine import Scheduler
+
+
+class Decisions:
+    """Applies events, logs them, and hands out each decision once.
+
+    Attributes:
+        ended: Finish or Fail once the scheduler has ended the run.
+    """
+
+    def __init__(self, scheduler: Scheduler, event_log: EventLog) -> None:
+        self.scheduler, self.event_log = scheduler, event_log
+        self.ended: Finish | Fail | None = None
+        self._admits: list[Admit] = []
+        self._train: Train | None = None
+
+    def apply(self, event: Event) -> None:
+        """Feeds an event to the scheduler and keeps what it decides."""
+        decisions = self.scheduler.apply(event)
+        self.event_log.append(event, decisions)
+        for decision in decisions:
+            self._keep(decision)
+
+    def take_admits(self) -> list[Admit]:
+        """Prompts to start, oldest decision first."""
+        admits, self._admits = self._admits, []
+        return admits
+
+    def take_train(self) -> Train | None:
+        """The step to train, if one can begin."""
+        train, self._train = self._train, None
+        return train
+
+    def _keep(self, decision: Decision) -> None:
+        match decision:
+            case Admit():
+                self._admits.append(decision)
+            case Train():
+                self._train = decision
+            case Finish() | Fail():
+                self.ended = decision
+                self._admits.clear()
+            case _:
+                # Cancel and Hold ask for nothing where everything admitted is also awaited.
+                pass

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint of a run holds, written and read in one place."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from rlrun.checkpoint import CheckpointStore
+from rlrun.event_log import EventLog
+from rlrun.learner.learner import Learner
+from rlrun.logs import MetricsLogger
+from rlrun.prompts import PromptStream
+from rlrun.scheduler.machine import Scheduler
+from rlrun.training_state import (
+    load_json,
+    load_tensors,
+    restore_rng_state,
+    rng_state,
+    save_json,
+    save_tensors,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Saver:
+    """Writes checkpoints of a run.
+
+    Attributes:
+        store: Where to, and what is kept.
+        learner: Weights and optimizer.
+        tokenizer: Saved beside the weights, so that the folder is a model on its own.
+        scheduler: Its state includes the frontier of the prompt stream.
+        stream: Recognized again on resume.
+        event_log: Made durable first; its length is part of the checkpoint.
+        metrics: Made durable first.
+    """
+
+    store: CheckpointStore
+    learner: Learner
+    tokenizer: PreTrainedTokenizerBase
+    scheduler: Scheduler
+    stream: PromptStream
+    event_log: EventLog
+    metrics: MetricsLogger
+
+    def save(self, step: int, metrics: Mapping[str, float]) -> float:
+        """Saves after a step.
+
+        Returns:
+            Seconds that it took.
+
+        Raises:
+            StorageError: The disk refuses; earlier checkpoints stay as they are.
+        """
+        started = time.perf_counter()
+        self.metrics.sync()
+        self.event_log.sync()
+        self.store.save(step, self._write, metrics)
+        return time.perf_counter() - started
+
+    def _write(self, folder: Path) -> None:
+        self.learner.save(folder)
+        self.tokenizer.save_pretrained(folder / "policy")
+        tensors, values = rng_state({})
+        save_tensors(folder / "rng.safetensors", tensors)
+        state = {
+            "rng": values,
+            "scheduler": self.scheduler.state(),
+            "stream": self.stream.state(),
+            "event_lines": self.event_log.length,
+        }
+        save_json(folder / "state.json", state)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """What ``Saver`` wrote to state.json.
+
+    Raises:
+        StorageError: It cannot be read.
+    """
+    state: dict[str, Any] = load_json(folder / "state.json")
+    return state
+
+
+def restore_randomness(folder: Path, state: Mapping[str, Any]) -> None:
+    """Puts all random generators back to where they were."""
+    path = folder / "rng.safetensors"
+    restore_rng_state(load_tensors(path), state["rng"], {}, str(path))

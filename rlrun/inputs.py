@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenizer and data: all that can be wrong is found before a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlrun.config.schema import RunConfig
+from rlrun.data.load import load_rows
+from rlrun.data.prepare import Prepared, prepare
+from rlrun.derived import longest_prompt
+from rlrun.prompts import PromptStream
+from rlrun.renderer import Renderer
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """What is read and checked before any model is loaded."""
+
+    renderer: Renderer
+    stream: PromptStream
+    validation: Prepared | None
+
+
+def read_inputs(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
+    """Reads what a run is fed with; ``notice`` is told what the user should know.
+
+    Raises:
+        DataError: A row, file or tokenizer cannot be used.
+    """
+    renderer = Renderer.load(config.policy)
+    if config.grpo.max_rollout_turns > 1:
+        renderer.check_turns()
+    longest = longest_prompt(config)
+    prepared = read_rows(config, renderer, longest, training=True)
+    stream = PromptStream(
+        prepared.rows,
+        renderer.prompt_ids,
+        checksum=prepared.checksum,
+        seed=config.grpo.seed,
+        epochs=config.grpo.max_num_epochs,
+        shuffle=config.data.train.shuffle,
+    )
+    notices = [*prepared.notices, *stream.notices(config.grpo.num_prompts_per_step)]
+    validation = None
+    if config.data.validation.source is not None:
+        validation = read_rows(config, renderer, longest, training=False)
+        notices += validation.notices
+    for text in notices:
+        notice(text)
+    return Inputs(renderer, stream, validation)
+
+
+def read_rows(config: RunConfig, renderer: Renderer, longest: int, *, training: bool) -> Prepared:
+    """The rows of training or validation that fit."""
+    source = config.data.train if training else config.data.validation
+    rows = load_rows(source, config.env, on_bad_row=config.data.on_bad_row, base_dir=Path.cwd())
+    return prepare(rows, renderer.prompt_ids, longest)

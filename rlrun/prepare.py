@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turns the groups of a step into a batch: log-probs, masks, advantages, importance weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from rlrun.batch import Batch, Floats, Masked, Sample, collect_samples, mask_where, with_advantages
+from rlrun.interfaces import GRPO, Advantage, Correction, CorrectionInputs
+from rlrun.learner.learner import Learner
+from rlrun.rewards import sequence_error_mask
+from rlrun.types import TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A batch with what was measured on the way.
+
+    Attributes:
+        batch: Ready for the learner.
+        entropies: Of each sample's tokens, in nats, in the order of ``batch.samples``.
+        correction: ``correction/*`` metrics; empty if nothing is trained.
+        warning: What the correction has to say about them, or None.
+    """
+
+    batch: Batch
+    entropies: list[Floats]
+    correction: dict[str, float]
+    warning: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """The parts that a batch goes through.
+
+    Attributes:
+        learner: For log-probs under the weights before the update.
+        grpo: Rewards and masks.
+        advantage: The advantage slot.
+        correction: The correction slot.
+        max_new_tokens: Limit of a response.
+        asynchronous: Whether weights may be stale.
+    """
+
+    learner: Learner
+    grpo: GRPO
+    advantage: Advantage
+    correction: Correction
+    max_new_tokens: int
+    asynchronous: bool
+
+    def __call__(self, step: int, groups: Sequence[TrajectoryGroup]) -> Prepared:
+        """Makes the batch of a step.
+
+        Masks come before advantages: a sample that is out must not move its group's baseline.
+
+        Raises:
+            TrainingError: The effective sample size is below ``correction.ess_stop``.
+        """
+        samples = collect_samples(groups, self.grpo, self.max_new_tokens)
+        samples, entropies = self._with_logprobs(samples)
+        if self.grpo.seq_logprob_error_threshold is not None:
+            out = sequence_error_mask(_flat(samples), self.grpo.seq_logprob_error_threshold)
+            samples = mask_where(samples, out.tolist(), Masked.LOGPROB_ERROR)
+        samples = with_advantages(samples, self.advantage)
+        samples, metrics, warning = self._with_weights(samples)
+        return Prepared(Batch(step, tuple(groups), tuple(samples)), entropies, metrics, warning)
+
+    def _with_logprobs(self, samples: list[Sample]) -> tuple[list[Sample], list[Floats]]:
+        prev = self.learner.logprobs(samples)
+        refs: Sequence[Floats | None] = self.learner.ref_logprobs(samples) or [None] * len(samples)
+        with_logprobs = [
+            replace(sample, prev_logprobs=logprobs, ref_logprobs=ref)
+            for sample, logprobs, ref in zip(samples, prev.logprobs, refs, strict=True)
+        ]
+        return with_logprobs, prev.entropies
+
+    def _with_weights(
+        self, samples: list[Sample]
+    ) -> tuple[list[Sample], dict[str, float], str | None]:
+        trained = [i for i, sample in enumerate(samples) if sample.masked is None]
+        if not trained:
+            return samples, {}, None
+        inputs = _flat([samples[i] for i in trained])
+        output = self.correction(inputs, asynchronous=self.asynchronous)
+        counts = [len(samples[i].prev_logprobs) for i in trained]
+        for index, weights in zip(trained, output.weights.split(counts), strict=True):
+            samples[index] = replace(samples[index], weights=weights.numpy())
+        metrics = dict(output.metrics)
+        return samples, metrics, self.correction.check_ess(metrics)
+
+
+def _flat(samples: Sequence[Sample]) -> CorrectionInputs:
+    counts = [len(sample.prev_logprobs) for sample in samples]
+    return CorrectionInputs(
+        prev_logprobs=torch.from_numpy(np.concatenate([s.prev_logprobs for s in samples])),
+        generation_logprobs=torch.from_numpy(
+            np.concatenate([s.generation_logprobs for s in samples])
+        ),
+        trajectory=torch.from_numpy(np.repeat(np.arange(len(samples)), counts)),
+        num_trajectories=len(samples),
+    )
