@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Validation: every prompt of the set exactly once, with its own sampling, at one weight version."""
+"""Validation: every prompt of a set exactly once, at one weight version."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rlrun.errors import Problem
 from rlrun.types import Completion, EnvStep, GenerationRequest, Message, Prompt, Row, StopReason
 
 if TYPE_CHECKING:
@@ -49,8 +48,10 @@ def setting(
     le: float | None = None,
     lt: float | None = None,
 ) -> Any:
-    """Declares the legal range of a numeric setting (each bound optional; null is always legal
-    where the type allows it). Checked when the configuration is read."""
+    """Declares the legal range of a numeric setting, checked when the configuration is read.
+
+    Each bound is optional; null is always legal where the type allows it.
+    """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
     return field(metadata={name: bound for name, bound in bounds.items() if bound is not None})
 

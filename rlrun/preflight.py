@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be known of a run before it starts: each finding passes, fails, or says why it cannot tell."""
+"""What can be known of a run before it starts. Nothing is left out: what cannot be told is said."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from rlrun.logs import MetricsLogger
 from rlrun.prepare import Preparation
 from rlrun.recorder import Recorder
 from rlrun.scheduler.decisions import Fail, Train
-from rlrun.scheduler.events import Stop, StepTrained, VersionPublished
+from rlrun.scheduler.events import StepTrained, Stop, VersionPublished
 from rlrun.signals import StopSignal
 from rlrun.time_limit import TimeLimit
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a minibatch into microbatches by a token budget. The cut changes no number that is trained."""
+"""Cuts a minibatch into microbatches by a token budget; what is trained stays the same."""
 
 from __future__ import annotations
 
