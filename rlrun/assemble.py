@@ -254,7 +254,11 @@ class _Run:
                 event_log=event_log,
                 metrics=metrics,
             ),
-            records=Recorder(self.run_dir, inputs.renderer, config.logging),
+            records=Recorder(
+                self.run_dir,
+                config.logging,
+                lambda prompt: inputs.renderer.decode(prompt.token_ids, skip_special=False),
+            ),
             metrics=metrics,
             console=self.console,
             stop=self.stop,

@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlrun.types import Completion, EnvStep, GenerationRequest, Message, Prompt, Row, StopReason
 
@@ -97,6 +97,16 @@ class OverlongShaping(Checked):
     buffer_tokens: int = setting(ge=1)
     penalty: float = setting(ge=0)
     max_response_tokens: int | None = setting(ge=1)
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """The buffer lies within the response."""
+        limit = self.max_response_tokens
+        if self.enabled and limit is not None and self.buffer_tokens > limit:
+            yield (
+                ("buffer_tokens", "max_response_tokens"),
+                f"buffer_tokens={self.buffer_tokens} is above max_response_tokens={limit}",
+                "Give the number of last tokens over which the penalty grows",
+            )
 
 
 @dataclass(kw_only=True, slots=True)
@@ -278,19 +288,31 @@ class Correction(Checked, ABC):
     """Importance-sampling correction between the learner's and the generator's probabilities."""
 
     @abstractmethod
-    def __call__(self, inputs: CorrectionInputs) -> CorrectionOutput:
-        """Weights for every trained token of the batch."""
+    def __call__(self, inputs: CorrectionInputs, *, asynchronous: bool) -> CorrectionOutput:
+        """Weights for every trained token of the batch: 1 unless active in such a schedule.
+
+        The metrics are those of the configured treatment either way.
+        """
 
     @abstractmethod
     def active(self, asynchronous: bool) -> bool:
         """Whether weights other than 1 are applied in a run of this schedule."""
+
+    @abstractmethod
+    def check_ess(self, metrics: Mapping[str, float]) -> str | None:
+        """A warning if the batch's effective sample size is low, else None.
+
+        Raises:
+            TrainingError: It is so low that the batch must not be trained.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
     """Trained tokens of one microbatch, flat: masked tokens and samples are simply not there.
 
-    All tensors are [N] over the trained tokens; N may be 0.
+    All tensors are [N] over the trained tokens; N may be 0. A trajectory is never split over
+    microbatches.
 
     Attributes:
         logprobs: float32, current policy, requires grad; at sampling temperature and filters.
@@ -367,9 +389,13 @@ class ReadyGroup:
 class Batching(Checked, ABC):
     """Which finished groups make the next batch: a ranking, bounded by the scheduler."""
 
+    assigns_targets: ClassVar[bool] = False
+    """True if a group is admitted for one certain step: the scheduler then fills ``target_step``,
+    earliest open step first, and trains a step on exactly the groups that have it."""
+
     @abstractmethod
     def rank(self, ready: Sequence[ReadyGroup]) -> list[ReadyGroup]:
-        """The groups in the order in which they should be trained."""
+        """The groups in the order in which they should be trained; each exactly once."""
 
 
 # --- cluster --------------------------------------------------------------------------------------

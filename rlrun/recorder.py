@@ -1,86 +1,87 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what was trained and what a validation saw into the run directory."""
+"""Writes the records of a run while it goes on: trained/ and validation/."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from rlrun.batch import Batch, Floats, Sample
 from rlrun.config.schema import Logging
 from rlrun.records import TrainedLine, trained_line, validation_line, write_lines
-from rlrun.renderer import Renderer
 from rlrun.run_dir import RunDir
-from rlrun.types import TrajectoryGroup
+from rlrun.types import Prompt, TrajectoryGroup
+
+if TYPE_CHECKING:
+    from rlrun.batch import Batch, Floats, Sample
 
 
-@dataclass(frozen=True, slots=True)
 class Recorder:
-    """Keeps the rows of each step, as ``logging`` asks for.
+    """Writes one file per step, or nothing where the settings say so."""
 
-    Attributes:
-        run_dir: Where to.
-        renderer: Decodes prompts.
-        settings: Which rows are kept.
-    """
+    def __init__(
+        self, run_dir: RunDir, settings: Logging, prompt_text: Callable[[Prompt], str]
+    ) -> None:
+        """Keeps the parts.
 
-    run_dir: RunDir
-    renderer: Renderer
-    settings: Logging
+        Args:
+            run_dir: Where to.
+            settings: ``trained`` and ``validation_rows`` say what is written.
+            prompt_text: The text of a prompt's tokens.
+        """
+        self._run_dir, self._settings = run_dir, settings
+        self._prompt_text = prompt_text
 
-    def trained(self, batch: Batch) -> None:
-        """Writes trained/step_*.jsonl.
+    def trained(self, batch: Batch, target_steps: Mapping[int, int] | None = None) -> None:
+        """Writes what a step trains, before it does.
+
+        Args:
+            batch: The batch; masked samples are written as well.
+            target_steps: The step that each group (by its prompt's position) was admitted for,
+                where the schedule assigns one.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The file cannot be written.
         """
-        if self.settings.trained:
-            groups = {group.prompt.group_id: group for group in batch.groups}
-            lines = (
-                self._line(batch.step, groups[sample.prompt.group_id], sample)
-                for sample in batch.samples
-            )
-            write_lines(self.run_dir.trained_file(batch.step), lines)
+        if self._settings.trained:
+            targets = target_steps or {}
+            lines = self._trained_lines(batch, targets)
+            write_lines(self._run_dir.trained_file(batch.step), lines)
 
     def validation(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
-        """Writes validation/step_*.jsonl.
+        """Writes what a validation saw; ``step`` is the last finished one.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The file cannot be written.
         """
-        if self.settings.validation_rows:
+        if self._settings.validation_rows:
             lines = (
-                validation_line(step, group, trajectory, self._prompt_text(group))
+                validation_line(step, group.prompt, trajectory, self._prompt_text(group.prompt))
                 for group in groups
                 for trajectory in group.trajectories
             )
-            write_lines(self.run_dir.validation_file(step), lines)
+            write_lines(self._run_dir.validation_file(step), lines)
 
-    def _line(self, step: int, group: TrajectoryGroup, sample: Sample) -> TrainedLine:
-        advantages = np.full(len(sample.prev_logprobs), sample.advantage, np.float32)
-        return trained_line(
-            step=step,
-            target_step=None,
-            group=group,
-            trajectory=sample.trajectory,
-            advantages=_aligned(sample, advantages),
-            prev_logprobs=_aligned(sample, sample.prev_logprobs),
-            sample_loss_mask=sample.masked is None,
-            reward=sample.reward,
-            unfiltered_reward=sample.trajectory.reward,
-            agent_ref=group.prompt.row.payload.get("agent_ref"),
-            prompt_text=self._prompt_text(group),
-        )
-
-    def _prompt_text(self, group: TrajectoryGroup) -> str:
-        return self.renderer.decode(group.prompt.token_ids, skip_special=False)
+    def _trained_lines(self, batch: Batch, targets: Mapping[int, int]) -> Iterator[TrainedLine]:
+        for sample in batch.samples:
+            yield trained_line(
+                step=batch.step,
+                target_step=targets.get(sample.prompt.position),
+                prompt=sample.prompt,
+                trajectory=sample.trajectory,
+                reward=sample.reward,
+                advantages=_over_tokens(sample, np.float64(sample.advantage)),
+                prev_logprobs=_over_tokens(sample, sample.prev_logprobs),
+                sample_loss_mask=sample.masked is None,
+                agent_ref=sample.prompt.row.payload.get("agent_ref"),
+                prompt_text=self._prompt_text(sample.prompt),
+            )
 
 
-def _aligned(sample: Sample, values: Floats) -> list[float]:
-    """Values of the sampled tokens at their places among all tokens, 0 elsewhere."""
-    mask = np.asarray(sample.trajectory.loss_mask, dtype=np.bool_)
-    aligned = np.zeros(len(mask), np.float32)
-    aligned[mask] = values
-    return [float(value) for value in aligned.tolist()]
+def _over_tokens(sample: Sample, values: Floats | np.float64) -> list[float]:
+    """Values of the sampled tokens at their places among all tokens; 0 elsewhere."""
+    spread = np.zeros(len(sample.trajectory.token_ids), dtype=np.float64)
+    spread[np.asarray(sample.trajectory.loss_mask, dtype=np.bool_)] = values
+    result: list[float] = spread.tolist()
+    return result
