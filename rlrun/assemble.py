@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ from rlrun.console import Console
 from rlrun.derived import plan_in_words, rollout_settings, sampling_of, scheduler_settings
 from rlrun.errors import ConfigError, Interrupted, Problem, RlrunError
 from rlrun.evaluate import Evaluator
-from rlrun.event_log import EventLog
+from rlrun.event_log import EventLog, truncate_after
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.saving import Saver, read_state, restore_randomness
 from rlrun.grpo.trainer import Parts, Trainer
@@ -36,6 +35,7 @@ from rlrun.recorder import Recorder
 from rlrun.rollout import Rollout
 from rlrun.run_dir import RunDir
 from rlrun.scheduler.machine import Scheduler
+from rlrun.scheduler.replay import lost_tokens
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
@@ -161,10 +161,10 @@ class _Run:
         checkpoint = load_checkpoint(root) if saved_steps(root) else None
         if checkpoint is None:
             self.console.notice("no checkpoint was written yet: the run starts again")
-            self.run_dir.supersede(-1, 0)
+            self.run_dir.supersede(-1)
             return None
         self.step = checkpoint.step
-        self.run_dir.supersede(self.step, read_state(checkpoint.path)["event_lines"])
+        self.run_dir.supersede(self.step)
         return checkpoint
 
     async def _train(
@@ -176,16 +176,14 @@ class _Run:
         checkpoint: LoadedCheckpoint | None,
     ) -> None:
         with ExitStack() as stack:
-            event_log = stack.enter_context(EventLog(self.run_dir.events))
+            decisions = self._decisions(inputs.stream, checkpoint)
+            stack.callback(decisions.event_log.close)
             metrics = MetricsLogger(self.run_dir, self.config.logging)
             stack.callback(metrics.close)
-            decisions = self._decisions(inputs.stream, event_log, checkpoint)
             if checkpoint is not None:
                 learner.load(checkpoint.path)
                 restore_randomness(checkpoint.path, read_state(checkpoint.path))
-            parts = self._parts(
-                inputs, learner, generator, environment, decisions, event_log, metrics
-            )
+            parts = self._parts(inputs, learner, generator, environment, decisions, metrics)
             trainer = Trainer(parts, self.step)
             self._introduce(inputs)
             try:
@@ -194,20 +192,23 @@ class _Run:
                 self.step = trainer.step
             self._conclude()
 
-    def _decisions(
-        self, stream: PromptStream, event_log: EventLog, checkpoint: LoadedCheckpoint | None
-    ) -> Decisions:
-        settings = scheduler_settings(self.config, stream)
-        batching = self.config.batching
+    def _decisions(self, stream: PromptStream, checkpoint: LoadedCheckpoint | None) -> Decisions:
+        """The scheduler at the checkpoint, with the events after it moved away."""
+        settings, events = scheduler_settings(self.config, stream), self.run_dir.events
+        batching, superseded = self.config.batching, self.run_dir.superseded
         if checkpoint is None:
-            decisions = Decisions(Scheduler(settings, batching), event_log)
+            if events.exists():
+                truncate_after(events, -1, superseded)
+            decisions = Decisions(Scheduler(settings, batching), EventLog(events))
             decisions.apply(decisions.scheduler.started_event())
             return decisions
-        state: dict[str, Any] = read_state(checkpoint.path)
+        state = read_state(checkpoint.path)
         stream.check_state(state["stream"])
         scheduler = Scheduler.restore(settings, batching, state["scheduler"])
-        decisions = Decisions(scheduler, event_log)
-        decisions.apply(scheduler.restored_event(lost_tokens=0))
+        cut = truncate_after(events, scheduler.seq, superseded)
+        decisions = Decisions(scheduler, EventLog(events))
+        lost = lost_tokens(state["scheduler"], cut.events)
+        decisions.apply(scheduler.restored_event(lost))
         return decisions
 
     def _parts(
@@ -217,7 +218,6 @@ class _Run:
         generator: Generator,
         environment: Environment,
         decisions: Decisions,
-        event_log: EventLog,
         metrics: MetricsLogger,
     ) -> Parts:
         config = self.config
@@ -251,7 +251,7 @@ class _Run:
                 tokenizer=inputs.renderer.tokenizer,
                 scheduler=decisions.scheduler,
                 stream=inputs.stream,
-                event_log=event_log,
+                event_log=decisions.event_log,
                 metrics=metrics,
             ),
             records=Recorder(

@@ -25,7 +25,7 @@ class Decisions:
     def apply(self, event: Event) -> None:
         """Feeds an event to the scheduler and keeps what it decides."""
         decisions = self.scheduler.apply(event)
-        self.event_log.append(event, decisions)
+        self.event_log.append(self.scheduler.seq, event, decisions)
         for decision in decisions:
             self._keep(decision)
 

@@ -73,7 +73,6 @@ class Saver:
             "rng": values,
             "scheduler": self.scheduler.state(),
             "stream": self.stream.state(),
-            "event_lines": self.event_log.length,
         }
         save_json(folder / "state.json", state)
 

@@ -109,6 +109,7 @@ class Trainer:
         """
         self.current = StepInProgress()
         decisions = self.parts.decisions
+        self._stop_if_asked()
         while (train := decisions.take_train()) is None:
             if isinstance(decisions.ended, Fail):
                 cause = f" The original error: {decisions.ended.error}" * bool(
@@ -159,8 +160,7 @@ class Trainer:
         parts, batch = self.parts, self.batch
         assert batch is not None, "a step has a batch"
         self.step += 1
-        if parts.stop.signal_number is not None:
-            parts.decisions.apply(Stop("interrupted"))
+        self._stop_if_asked()
         if self._validates():
             self.current.metrics |= await self.validate()
             self._stop_early(self.current.metrics)
@@ -205,6 +205,10 @@ class Trainer:
             and self.step % grpo.val_period == 0
             and self.step >= grpo.val_start_at
         )
+
+    def _stop_if_asked(self) -> None:
+        if self.parts.stop.signal_number is not None and not self._ends:
+            self.parts.decisions.apply(Stop("interrupted"))
 
     def _stop_early(self, metrics: dict[str, float]) -> None:
         grpo = self.parts.config.grpo
