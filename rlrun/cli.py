@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -157,8 +158,10 @@ def score(
 def view(
     run_dir: RunDirArgument,
     step: Annotated[int | None, typer.Option(help="Step to show; the last one if unset.")] = None,
-    sort: Annotated[str, typer.Option(help="worst or best first.")] = "worst",
-    count: Annotated[int, typer.Option("--count", "-n", min=1, help="Rollouts to show.")] = 3,
+    sort: Annotated[
+        str, typer.Option(help="worst, best, longest, shortest or advantage: what comes first.")
+    ] = "worst",
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Rollouts to show.")] = 3,
     prompt: Annotated[
         str | None,
         typer.Option("--prompt", help="Follow one prompt_id over the steps."),
@@ -183,7 +186,7 @@ def audit(run_dir: RunDirArgument) -> None:
 
     report = audit_run(run_dir)
     _out(report.text())
-    report.raise_if_violated()
+    report.raise_if_failed()
 
 
 def _out(text: str) -> None:
@@ -207,6 +210,16 @@ def main() -> None:
         # The reader (head, less) has what it wanted; nothing is wrong with the command.
         sys.stderr.close()
         sys.exit(0)
+    # The last boundary: whatever arrives here is a defect of rlrun, not of its input.
+    except Exception as error:  # noqa: BLE001
+        if os.environ.get("RLRUN_TRACEBACK"):
+            raise
+        typer.echo(
+            f"error: rlrun: {type(error).__name__}: {error}. This is a defect of rlrun; "
+            "RLRUN_TRACEBACK=1 shows where, and so does log.txt of a run that had started.",
+            err=True,
+        )
+        sys.exit(1)
 
 
 if __name__ == "__main__":
