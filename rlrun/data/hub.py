@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a data set of a hub through the ``datasets`` package, with a bounded wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from rlrun.data.stores import RecordStore, SequenceStore
+from rlrun.errors import DataError
+
+REACH_TIMEOUT_S = 10.0
+"""How long the hub may take to answer the first request."""
+
+
+def hub_store(name: str, split: str) -> RecordStore:
+    """The records of ``NAME`` or ``NAME@CONFIG`` in a split.
+
+    With HF_HUB_OFFLINE=1 in the environment only the local cache is asked.
+
+    Raises:
+        DataError: The package is missing, the hub cannot be reached, or it has no such data set.
+    """
+    where = f"hf:{name}"
+    try:
+        import datasets
+        import huggingface_hub
+    except ImportError as error:
+        raise DataError(
+            where,
+            f"the package {error.name} is not installed",
+            "Run pip install 'rlrun[hf]', or give a .jsonl or .parquet file as source",
+        ) from error
+    repository, _, config = name.partition("@")
+    try:
+        if not huggingface_hub.constants.HF_HUB_OFFLINE:
+            # Asked first because load_dataset repeats failing requests for a long time.
+            huggingface_hub.HfApi().dataset_info(repository, timeout=REACH_TIMEOUT_S)
+        rows = datasets.load_dataset(repository, config or None, split=split)
+    except Exception as error:  # noqa: BLE001 (the transport's exceptions change with versions)
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise DataError(
+            where,
+            f"split={split} cannot be loaded ({reason})",
+            "Download the data set elsewhere and give its .jsonl or .parquet file as source",
+        ) from error
+    return SequenceStore(f"{where}/{split}", cast(Sequence[Mapping[str, Any]], rows))

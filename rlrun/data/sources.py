@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens the store of a data source: a file, a folder, a generator, reasoning-gym or a hub."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+
+from rlrun.config.schema import DataSource, SourceKind
+from rlrun.data.generators import generator_records
+from rlrun.data.hub import hub_store
+from rlrun.data.jsonl import JsonlStore
+from rlrun.data.parquet import ParquetStore
+from rlrun.data.reasoning_gym import reasoning_gym_store
+from rlrun.data.stores import RecordStore, SequenceStore
+from rlrun.errors import DataError
+
+JSON_SUFFIXES = (".jsonl", ".json")
+PARQUET_SUFFIXES = (".parquet",)
+SUFFIXES = JSON_SUFFIXES + PARQUET_SUFFIXES
+
+
+def open_store(source: DataSource, base_dir: Path) -> RecordStore:
+    """The records that a source names.
+
+    Raises:
+        DataError: The settings do not fit the source, or it does not exist.
+    """
+    if source.source is None:
+        raise DataError("source", "no source is set", "Give a file, a folder or a generator")
+    for _, what, remedy in source.problems():
+        raise DataError(source.source, what, remedy)
+    scheme, name = source.scheme()
+    match SourceKind(scheme):
+        case SourceKind.FILE:
+            return _file_store(name, base_dir)
+        case SourceKind.GENERATOR:
+            records = generator_records(name, source.split or "")
+            # The split is part of the identity: both splits of a generator are one data set.
+            return SequenceStore(f"{source.source}/{source.split}", records)
+        case SourceKind.REASONING_GYM:
+            return reasoning_gym_store(name, source.size or 0, source.seed or 0, source.options)
+        case SourceKind.HF:
+            return hub_store(name, source.split or "")
+
+
+def _file_store(name: str, base_dir: Path) -> RecordStore:
+    path = base_dir / Path(name).expanduser()
+    if path.is_dir():
+        paths = _folder_files(path)
+    elif path.is_file():
+        paths = [path]
+    else:
+        raise DataError(name, "there is no such file or folder", _missing_remedy(path))
+    kinds = {path.suffix.lower() in PARQUET_SUFFIXES for path in paths}
+    if any(path.suffix.lower() not in SUFFIXES for path in paths):
+        raise DataError(
+            name,
+            f"a file named *{paths[0].suffix} is not read",
+            f"Convert it to one of {', '.join(SUFFIXES)}; compressed files are unpacked first",
+        )
+    if len(kinds) == 2:
+        raise DataError(
+            name, "the folder has JSON lines and Parquet files", "Name one, or part the folder"
+        )
+    return ParquetStore(name, paths) if True in kinds else JsonlStore(name, paths)
+
+
+def _folder_files(folder: Path) -> list[Path]:
+    entries = sorted(folder.iterdir())
+    # Hidden files are what editors and file systems leave behind.
+    files = [
+        entry
+        for entry in entries
+        if entry.is_file() and entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".")
+    ]
+    if files:
+        return files
+    has = ", ".join(entry.name for entry in entries[:5]) or "nothing"
+    raise DataError(
+        str(folder),
+        f"the folder has no {', '.join(SUFFIXES)} file; it has {has}",
+        "Folders below are not searched; name the one that holds the files",
+    )
+
+
+def _missing_remedy(path: Path) -> str:
+    parent = path.parent
+    if not parent.is_dir():
+        return f"The folder {parent} does not exist"
+    names = [entry.name for entry in sorted(parent.iterdir())]
+    near = get_close_matches(path.name, names, n=3, cutoff=0.6)
+    if near:
+        return f"Near names in {parent}: {', '.join(near)}"
+    usable = [name for name in names if Path(name).suffix.lower() in SUFFIXES][:5]
+    return f"Data files in {parent}: {', '.join(usable) or 'none'}"

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+from decimal import Decimal
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from rlrun.errors import DataError
+
+
+def write(path, records, **options):
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(records), path, **options)
+
+
+def test_rows_are_numbered_over_row_groups(load, tmp_path):
+    records = [{"problem": f"p{n}", "answer": str(n), "level": n} for n in range(5000)]
+    write(tmp_path / "rows.parquet", records, row_group_size=700)
+    loaded = load("rows.parquet")
+    assert len(loaded.rows) == 5000
+    for n in (0, 699, 700, 4999):
+        row = loaded.rows[n]
+        assert (row.row_id, row.answer, row.payload) == (
+            f"rows.parquet:{n + 1}",
+            str(n),
+            {"level": n},
+        )
+
+
+def test_nested_messages_lose_the_nulls_of_the_columns(load, tmp_path):
+    call = {"id": "c", "type": "function"}
+    messages = [
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "3", "tool_call_id": "c"},
+    ]
+    write(tmp_path / "rows.parquet", [{"messages": messages, "answer": 3}])
+    row = load("rows.parquet").rows[0]
+    assert row.messages[0] == {"role": "user", "content": "x"}
+    assert row.messages[1] == {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert row.messages[2] == messages[2]
+
+
+def test_bad_rows_are_named_by_their_number(load, tmp_path):
+    records = [
+        {"problem": "a", "answer": 0.5},
+        {"problem": None, "answer": 1.0},
+        {"problem": "c", "answer": float("nan")},
+        {"problem": "d", "answer": None},
+        {"problem": "e", "answer": float("inf")},
+    ]
+    write(tmp_path / "rows.parquet", records)
+    with pytest.raises(DataError) as caught:
+        load("rows.parquet")
+    for number, reason in {2: "missing problem", 3: "bad answer", 4: "missing", 5: "bad"}.items():
+        assert f"{tmp_path / 'rows.parquet'}:{number} {reason}" in str(caught.value)
+    assert [row.answer for row in load("rows.parquet", skip=True).rows] == ["0.5"]
+
+
+def test_decimal_answer_is_exact(load, tmp_path):
+    write(tmp_path / "rows.parquet", [{"problem": "a", "answer": Decimal("1.10")}])
+    assert load("rows.parquet").rows[0].answer == "1.10"
+
+
+def test_media_column_is_refused(load, tmp_path):
+    write(tmp_path / "rows.parquet", [{"problem": "a", "answer": "1", "image": b"\x89PNG"}])
+    with pytest.raises(DataError, match=r"rows\.parquet:1 not text only"):
+        load("rows.parquet")
+
+
+def test_broken_file_is_an_error(load, tmp_path):
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(DataError, match="cannot be read as Parquet"):
+        load("rows.parquet")
+
+
+def test_invalid_utf8_in_a_column_is_an_error(load, tmp_path):
+    column = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
+    table = pyarrow.table({"problem": column, "answer": ["1"]})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match="Invalid UTF8"):
+        load("rows.parquet")
