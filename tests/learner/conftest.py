@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A learner on the embedded model, and samples that it can train on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.batch import Sample
+from rlrun.config.schema import RunConfig
+from rlrun.derived import sampling_of
+from rlrun.learner.learner import Learner
+from tests.factories import config, sample, trajectory
+
+MakeLearner = Callable[..., Learner]
+
+
+def new_learner(*overrides: str) -> Learner:
+    settings: RunConfig = config(*overrides)
+    torch.manual_seed(0)
+    return Learner(
+        settings.policy, settings.loss, sampling_of(settings, training=True), torch.device("cpu")
+    )
+
+
+@pytest.fixture
+def make_learner() -> MakeLearner:
+    return new_learner
+
+
+@pytest.fixture
+def samples() -> list[Sample]:
+    """Ragged prompts and responses of valid token ids, with advantages of both signs."""
+    rng = np.random.default_rng(7)
+    made = []
+    for i in range(12):
+        before = rng.integers(3, 270, rng.integers(2, 9)).tolist()
+        sampled = rng.integers(3, 270, rng.integers(1, 12)).tolist()
+        logprobs = rng.normal(-3.0, 1.0, len(sampled)).tolist()
+        made.append(
+            sample(
+                trajectory(sampled, before=before, logprobs=logprobs),
+                position=i // 4,
+                advantage=float(rng.normal()),
+                seed=i,
+            )
+        )
+    return made

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rlrun.batch import Masked, Sample
+from rlrun.errors import TrainingError
+from rlrun.learner.learner import Learner
+
+MakeLearner = Callable[..., Learner]
+
+
+def parameters(learner: Learner) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in learner.model.named_parameters()}
+
+
+def gradients(learner: Learner, minibatch: list[Sample]) -> torch.Tensor:
+    """The gradient of one update, flat; the step itself has a learning rate of 0."""
+    learner.update([minibatch], step=1)
+    return torch.cat([p.grad.flatten() for p in learner.model.parameters() if p.grad is not None])
+
+
+def relative(ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    return float((ours - theirs).norm() / theirs.norm())
+
+
+def test_logprobs_are_those_of_a_plain_float64_forward_pass(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    learner = make_learner("policy.train_micro_batch_tokens=64")
+    found = learner.logprobs(samples).logprobs
+    model = learner.model.double()
+    for one, logprobs in zip(samples, found, strict=True):
+        ids = torch.tensor([one.trajectory.token_ids])
+        with torch.no_grad():
+            reference = model(input_ids=ids, use_cache=False).logits[0].log_softmax(-1)
+        start = one.trajectory.input_length
+        expected = [
+            float(reference[t - 1, ids[0, t]]) for t in range(start, len(one.trajectory.token_ids))
+        ]
+        np.testing.assert_allclose(logprobs, expected, atol=2e-5)
+
+
+def test_entropy_is_that_of_the_whole_distribution(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    learner = make_learner()
+    found = learner.logprobs(samples[:1]).entropies[0]
+    ids = torch.tensor([samples[0].trajectory.token_ids])
+    with torch.no_grad():
+        logits = learner.model.double()(input_ids=ids, use_cache=False).logits[0]
+    start = samples[0].trajectory.input_length
+    expected = torch.distributions.Categorical(logits=logits[start - 1 : -1]).entropy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("filters", ["top_p=0.8", "top_k=5", "temperature=0.7"])
+def test_logprobs_follow_the_sampling_of_the_generator(
+    make_learner: MakeLearner, samples: list[Sample], filters: str
+) -> None:
+    plain = make_learner().logprobs(samples).logprobs
+    filtered = make_learner(f"generation.{filters}").logprobs(samples).logprobs
+    assert any(not np.allclose(a, b) for a, b in zip(plain, filtered, strict=True))
+
+
+@pytest.mark.parametrize("tokens", [64, 100, 300])
+@pytest.mark.parametrize("loss", ["grpo", "gspo", "cispo"])
+def test_the_microbatch_size_changes_no_gradient(
+    make_learner: MakeLearner, samples: list[Sample], tokens: int, loss: str
+) -> None:
+    fixed = (f"loss={loss}", "policy.optimizer.lr=0", "policy.max_grad_norm=null")
+    whole = gradients(make_learner(*fixed), samples)
+    cut = gradients(make_learner(*fixed, f"policy.train_micro_batch_tokens={tokens}"), samples)
+    assert relative(cut, whole) < 1e-5
+
+
+def test_the_order_of_samples_changes_no_gradient(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    fixed = ("policy.optimizer.lr=0", "policy.max_grad_norm=null")
+    forward = gradients(make_learner(*fixed), samples)
+    backward = gradients(make_learner(*fixed), samples[::-1])
+    assert relative(backward, forward) < 1e-5
+
+
+def test_masked_samples_change_no_gradient(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    fixed = ("policy.optimizer.lr=0", "policy.max_grad_norm=null")
+    alone = gradients(make_learner(*fixed), samples[:6])
+    masked = [replace(s, masked=Masked.FAILED, advantage=0.0) for s in samples[6:]]
+    together = gradients(make_learner(*fixed), [*samples[:6], *masked])
+    assert torch.equal(together, alone)
+
+
+def test_chunks_of_logits_change_no_gradient(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    fixed = ("policy.optimizer.lr=0", "policy.max_grad_norm=null")
+    whole = gradients(make_learner(*fixed), samples)
+    chunked = gradients(make_learner(*fixed, "policy.logprob_chunk_tokens=3"), samples)
+    assert relative(chunked, whole) < 1e-5
+
+
+def test_activation_checkpointing_changes_no_gradient(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    fixed = ("policy.optimizer.lr=0", "policy.max_grad_norm=null")
+    whole = gradients(make_learner(*fixed), samples)
+    recomputed = gradients(make_learner(*fixed, "policy.activation_checkpointing=true"), samples)
+    assert relative(recomputed, whole) < 1e-6
+
+
+def test_two_minibatches_are_two_optimizer_steps(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    learner = make_learner()
+    learner.update([samples[:6], samples[6:]], step=1)
+    assert {int(state["step"]) for state in learner.optimizer.state.values()} == {2}
+
+
+def test_a_minibatch_in_which_everything_is_masked_is_not_stepped(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    learner = make_learner()
+    before = parameters(learner)
+    metrics = learner.update([[replace(s, masked=Masked.FAILED) for s in samples]], step=1)
+    assert metrics.keys() == {"train/lr"}
+    assert all(torch.equal(before[name], p) for name, p in parameters(learner).items())
+
+
+def test_a_learning_rate_of_zero_leaves_every_bit(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    learner = make_learner("policy.optimizer.lr=0")
+    before = parameters(learner)
+    learner.update([samples], step=1)
+    assert all(torch.equal(before[name], p) for name, p in parameters(learner).items())
+
+
+def test_a_gradient_that_is_not_finite_names_its_tensor_and_changes_nothing(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    learner = make_learner()
+    before = parameters(learner)
+    broken = [replace(samples[0], advantage=float("nan")), *samples[1:]]
+    with pytest.raises(TrainingError, match=r"gradient of model\..* is not finite") as caught:
+        learner.update([broken], step=7)
+    assert caught.value.where == "step 7"
+    assert caught.value.exit_code == 6
+    assert all(torch.equal(before[name], p) for name, p in parameters(learner).items())
+
+
+def test_bfloat16_keeps_float32_master_weights(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    learner = make_learner("policy.precision=bfloat16")
+    learner.update([samples], step=1)
+    assert {p.dtype for p in learner.model.parameters()} == {torch.float32}
+    assert {s["exp_avg"].dtype for s in learner.optimizer.state.values()} == {torch.float32}
+
+
+def test_kl_to_the_reference_is_zero_before_the_first_update_and_not_after(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    learner = make_learner("loss.reference_policy_kl_penalty=0.1")
+    references = learner.ref_logprobs(samples)
+    assert references is not None
+    with_refs = [replace(s, ref_logprobs=r) for s, r in zip(samples, references, strict=True)]
+    first = learner.update([with_refs], step=1)["train/kl_to_reference"]
+    second = learner.update([with_refs], step=2)["train/kl_to_reference"]
+    assert abs(first) < 1e-6 < second
+
+
+def test_a_restored_learner_goes_on_bit_for_bit(
+    make_learner: MakeLearner, samples: list[Sample], tmp_path: Path
+) -> None:
+    learner = make_learner()
+    learner.update([samples], step=1)
+    learner.save(tmp_path)
+    learner.update([samples[::-1]], step=2)
+    restored = make_learner()
+    restored.load(tmp_path)
+    restored.update([samples[::-1]], step=2)
+    after = parameters(restored)
+    assert all(torch.equal(after[name], p) for name, p in parameters(learner).items())
