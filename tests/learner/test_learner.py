@@ -74,7 +74,12 @@ def test_logprobs_follow_the_sampling_of_the_generator(
 def test_the_microbatch_size_changes_no_gradient(
     make_learner: MakeLearner, samples: list[Sample], tokens: int, loss: str
 ) -> None:
-    fixed = (f"loss={loss}", "policy.optimizer.lr=0", "policy.max_grad_norm=null")
+    fixed = (
+        f"loss={loss}",
+        "loss.reference_policy_kl_penalty=0",
+        "policy.optimizer.lr=0",
+        "policy.max_grad_norm=null",
+    )
     whole = gradients(make_learner(*fixed), samples)
     cut = gradients(make_learner(*fixed, f"policy.train_micro_batch_tokens={tokens}"), samples)
     assert relative(cut, whole) < 1e-5

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the whole suite shares: one thread for torch, quiet libraries, one finished quickstart."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A finished rlrun command."""
+
+    code: int
+    out: str
+    err: str
+
+
+def rlrun(*arguments: str, cwd: Path | None = None, timeout: float = 240) -> Command:
+    """Runs the command line in a process of its own, as a user does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rlrun", *arguments],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+    )
+    return Command(done.returncode, done.stdout, done.stderr)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a child that can import the package from anywhere."""
+    root = str(Path(__file__).parent.parent)
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+SMALL: Sequence[str] = (
+    "+recipe=quickstart",
+    "grpo.num_prompts_per_step=4",
+    "grpo.num_generations_per_prompt=4",
+    "grpo.max_num_steps=8",
+    "grpo.val_period=4",
+    "grpo.max_val_samples=8",
+    "checkpointing.save_period=2",
+    "num_threads=1",
+)
+"""A run of a few seconds in which everything happens: validation, checkpoints, retention."""
+
+
+@pytest.fixture(scope="session")
+def quickstart_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of a whole quickstart."""
+    path = tmp_path_factory.mktemp("quickstart") / "run"
+    done = rlrun("train", "+recipe=quickstart", f"run_dir={path}")
+    assert done.code == 0, done.err
+    return path
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run directory of an uninterrupted SMALL."""
+    path = tmp_path_factory.mktemp("small") / "run"
+    done = rlrun("train", *SMALL, f"run_dir={path}")
+    assert done.code == 0, done.err
+    return path

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever ends a run, it goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rlrun.training_state import load_tensors
+
+from tests.conftest import SMALL, environment, rlrun
+from tests.e2e.test_quickstart import untimed
+
+FINAL = "checkpoints/step_000008/policy/model.safetensors"
+
+
+def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlrun", "train", *SMALL, f"run_dir={run_dir}", *overrides],
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for_step(run_dir: Path, step: int, process: subprocess.Popen[str]) -> None:
+    """Returns once metrics.jsonl has the line of a step."""
+    path = run_dir / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if path.exists() and f'{{"step": {step},' in path.read_text():
+            return
+        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        time.sleep(0.01)
+    raise AssertionError(f"step {step} did not come within two minutes")
+
+
+def assert_equal_runs(run_dir: Path, reference: Path) -> None:
+    """The same metrics and the same final weights, bit for bit."""
+    assert untimed(run_dir) == untimed(reference)
+    ours, theirs = load_tensors(run_dir / FINAL), load_tensors(reference / FINAL)
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in ours)
+    for step in range(1, 9):
+        name = f"trained/step_{step:06d}.jsonl"
+        assert (run_dir / name).read_bytes() == (reference / name).read_bytes()
+
+
+@pytest.mark.parametrize("point", range(5))
+def test_a_killed_run_ends_as_the_uninterrupted_one(
+    small_run: Path, tmp_path: Path, point: int
+) -> None:
+    run_dir = tmp_path / "run"
+    rng = random.Random(point)
+    process = start(run_dir)
+    wait_for_step(run_dir, rng.randint(0, 7), process)
+    time.sleep(rng.uniform(0.0, 0.4))
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = rlrun("resume", str(run_dir))
+    assert done.code == 0, done.err
+    assert_equal_runs(run_dir, small_run)
+    assert rlrun("audit", str(run_dir)).code == 0
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_after_the_step_and_the_run_goes_on(
+    small_run: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir)
+    wait_for_step(run_dir, 3, process)
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    status = json.loads((run_dir / "status.json").read_text())
+    assert (status["state"], status["exit_code"]) == ("interrupted", code)
+    assert (run_dir / f"checkpoints/step_{status['step']:06d}/manifest.json").exists()
+    done = rlrun("resume", str(run_dir))
+    assert done.code == 0, done.err
+    assert_equal_runs(run_dir, small_run)
+
+
+def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "grpo.num_prompts_per_step=64", "grpo.num_generations_per_prompt=16")
+    wait_for_step(run_dir, 0, process)
+    os.kill(process.pid, signal.SIGINT)
+    time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+
+
+def test_the_time_limit_saves_and_is_a_success(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    done = rlrun(
+        "train", *SMALL, "checkpointing.checkpoint_must_save_by=00:00:00:01", f"run_dir={run_dir}"
+    )
+    assert done.code == 0, done.err
+    status = json.loads((run_dir / "status.json").read_text())
+    assert status["state"] == "time_limit"
+    assert 1 <= status["step"] < 8
+    assert (run_dir / f"checkpoints/step_{status['step']:06d}/manifest.json").exists()
+
+
+def test_a_finished_run_can_be_made_longer(small_run: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    done = rlrun("train", *SMALL, "grpo.max_num_steps=5", f"run_dir={run_dir}")
+    assert done.code == 0, done.err
+    assert (run_dir / "checkpoints/step_000005").exists()
+    done = rlrun("resume", str(run_dir), "grpo.max_num_steps=8")
+    assert done.code == 0, done.err
+    assert untimed(run_dir)[-1]["step"] == 8
+    ours, theirs = load_tensors(run_dir / FINAL), load_tensors(small_run / FINAL)
+    assert all(ours[name].equal(theirs[name]) for name in ours)
+
+
+def test_a_damaged_checkpoint_is_said_aloud_and_passed_over(
+    tmp_path: Path, small_run: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    assert rlrun("train", *SMALL, "grpo.max_num_steps=6", f"run_dir={run_dir}").code == 0
+    weights = run_dir / "checkpoints/step_000006/policy/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 2] ^= 1
+    weights.write_bytes(content)
+    done = rlrun("resume", str(run_dir), "grpo.max_num_steps=8")
+    assert done.code == 0, done.err
+    assert "damaged" in done.out
+    ours, theirs = load_tensors(run_dir / FINAL), load_tensors(small_run / FINAL)
+    assert all(ours[name].equal(theirs[name]) for name in ours)
+
+
+def test_a_resume_refuses_what_would_make_it_another_run(small_run: Path) -> None:
+    done = rlrun("resume", str(small_run), "policy.optimizer.lr=1", "grpo.seed=7")
+    assert done.code == 2
+    assert done.err.count("error: ") == 2
+    assert "grpo.max_num_steps" in done.err
+
+
+def test_resuming_nothing_is_a_storage_error(tmp_path: Path) -> None:
+    done = rlrun("resume", str(tmp_path))
+    assert done.code == 7
+    assert done.err.startswith("error: ")

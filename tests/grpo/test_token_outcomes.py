@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rlrun.scheduler.events import Outcome, TokenCategory
+
+from rlrun.batch import Batch, collect_samples, with_advantages
+from rlrun.grpo.token_outcomes import outcomes, token_categories
+from tests.factories import config, group
+
+CONFIG = config()
+
+
+def batch_of(rewards: Sequence[Sequence[float | None]]) -> Batch:
+    groups = [group(values, position) for position, values in enumerate(rewards)]
+    samples = with_advantages(collect_samples(groups, CONFIG.grpo, 28), CONFIG.advantage)
+    return Batch(1, tuple(groups), tuple(samples))
+
+
+def test_each_kind_of_group_has_its_outcome() -> None:
+    batch = batch_of([[1.0, 0.0], [1.0, 1.0], [None, None]])
+    assert outcomes([0, 1, 2], batch) == {
+        0: Outcome.TRAINED,
+        1: Outcome.NO_SIGNAL,
+        2: Outcome.FILTERED,
+    }
+
+
+def test_tokens_are_told_apart_sample_by_sample() -> None:
+    counts = token_categories(batch_of([[1.0, 0.0, None], [1.0, 1.0]]))
+    assert counts == {
+        TokenCategory.TRAINED: 4,
+        TokenCategory.ERRORED: 2,
+        TokenCategory.ZERO_SIGNAL: 4,
+    }
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, 1.0, None]), min_size=1), min_size=1, max_size=6))
+def test_every_token_is_counted_once(rewards: list[list[float | None]]) -> None:
+    batch = batch_of(rewards)
+    assert sum(token_categories(batch).values()) == sum(g.num_sampled for g in batch.groups)

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlrun.batch import Batch, Masked, collect_samples, mask_where, with_advantages
+from rlrun.types import Failure, FailureKind, StopReason, TrajectoryGroup
+from tests.factories import config, group, prompt, trajectory
+
+CONFIG = config()
+
+
+def test_a_failed_sample_is_masked_and_moves_nobody() -> None:
+    samples = collect_samples([group([1.0, 1.0, 1.0, None])], CONFIG.grpo, 28)
+    done = with_advantages(samples, CONFIG.advantage)
+    assert [s.masked for s in done] == [None, None, None, Masked.FAILED]
+    assert [s.advantage for s in done] == [0.0] * 4
+
+
+def test_two_groups_of_equal_prompts_stay_two_groups() -> None:
+    samples = collect_samples([group([1.0, 1.0], 0), group([0.0, 0.0], 1)], CONFIG.grpo, 28)
+    assert {s.advantage for s in with_advantages(samples, CONFIG.advantage)} == {0.0}
+
+
+def test_overlong_filtering_masks_truncated_samples_and_keeps_them_out_of_the_baseline() -> None:
+    grpo = config("grpo.overlong_filtering=true").grpo
+    members = (
+        trajectory(reward=1.0),
+        trajectory(reward=0.0, sample_index=1),
+        trajectory(reward=0.0, sample_index=2, stop_reason=StopReason.LENGTH),
+    )
+    samples = collect_samples([TrajectoryGroup(prompt(), members)], grpo, 28)
+    done = with_advantages(samples, CONFIG.advantage)
+    assert done[2].masked is Masked.OVERLONG
+    assert done[0].advantage == pytest.approx(-done[1].advantage)
+
+
+def test_a_sample_without_tokens_is_masked() -> None:
+    empty = TrajectoryGroup(prompt(), (trajectory((), reward=0.0),))
+    assert collect_samples([empty], CONFIG.grpo, 28)[0].masked is Masked.EMPTY
+
+
+def test_scaling_and_the_overlong_penalty_shape_the_reward_and_not_the_record() -> None:
+    grpo = config(
+        "grpo.reward_scaling={enabled: true, target_min: -1.0}",
+        "grpo.overlong_shaping={enabled: true, buffer_tokens: 4, max_response_tokens: 6}",
+    ).grpo
+    one = TrajectoryGroup(prompt(), (trajectory((8,) * 4, reward=1.0),))
+    (sample,) = collect_samples([one], grpo, 28)
+    assert sample.reward == pytest.approx(1.0 - 0.5)
+    assert sample.trajectory.reward == 1.0
+
+
+def test_a_mask_that_is_set_stays() -> None:
+    samples = collect_samples([group([None, 1.0])], CONFIG.grpo, 28)
+    masked = mask_where(samples, [True, True], Masked.LOGPROB_ERROR)
+    assert [s.masked for s in masked] == [Masked.FAILED, Masked.LOGPROB_ERROR]
+
+
+@given(
+    rewards=st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0, None]), min_size=2), max_size=5),
+    seed=st.integers(0, 5),
+)
+def test_the_order_of_samples_changes_no_advantage(
+    rewards: list[list[float | None]], seed: int
+) -> None:
+    groups = [group(values, position) for position, values in enumerate(rewards)]
+    samples = collect_samples(groups, CONFIG.grpo, 28)
+    order = np.random.default_rng(seed).permutation(len(samples))
+    plain = with_advantages(samples, CONFIG.advantage)
+    shuffled = with_advantages([samples[i] for i in order], CONFIG.advantage)
+    assert [plain[i].advantage for i in order] == [s.advantage for s in shuffled]
+
+
+def test_minibatches_keep_masked_samples_in_place() -> None:
+    samples = collect_samples([group([1.0, None, 0.0, 1.0, 0.0])], CONFIG.grpo, 28)
+    batch = Batch(1, (), tuple(samples))
+    assert [len(part) for part in batch.minibatches(2)] == [2, 2, 1]
+    assert [len(part) for part in batch.minibatches(None)] == [5]
+    assert [s for part in batch.minibatches(2) for s in part] == list(samples)
+
+
+def test_a_failure_is_named() -> None:
+    failed = trajectory(reward=None, failure=Failure(FailureKind.ENV_DOWN, "gone"))
+    assert (
+        collect_samples([TrajectoryGroup(prompt(), (failed,))], CONFIG.grpo, 28)[0].reward is None
+    )

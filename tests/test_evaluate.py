@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from rlrun.evaluate import validation_metrics
+from tests.factories import group
+
+
+def test_accuracy_is_over_all_rows_exactly() -> None:
+    groups = [group([float(i < 9)], i) for i in range(10)]
+    assert validation_metrics(groups, 1)["validation/accuracy"] == 0.9
+
+
+def test_a_failure_is_left_out_and_counted() -> None:
+    groups = [group([1.0], i) for i in range(9)] + [group([None], 9)]
+    metrics = validation_metrics(groups, 1)
+    assert metrics["validation/accuracy"] == 1.0
+    assert metrics["validation/failed_samples"] == 1.0
+
+
+def test_when_all_fail_there_is_no_accuracy_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        metrics = validation_metrics([group([None]), group([None], 1)], 1)
+    assert metrics == {"validation/failed_samples": 2.0}
+    assert "all 2 samples failed" in caplog.text
+
+
+def test_pass_k_counts_prompts_with_one_right_sample() -> None:
+    groups = [group([0.0, 1.0, 0.0]), group([0.0, 0.0, 0.0], 1)]
+    metrics = validation_metrics(groups, 3)
+    assert metrics["validation/pass_k"] == 0.5
+    assert metrics["validation/accuracy"] == pytest.approx(1 / 6)
