@@ -16,12 +16,15 @@ from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlrun.atomic import fsync_dir, storage_error
-from rlrun.config.schema import Checkpointing
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.manifest import Damaged, read_manifest, seal, verify
 from rlrun.metrics import METRICS, is_declared
+
+if TYPE_CHECKING:
+    from rlrun.config.schema import Checkpointing
 
 _log = logging.getLogger(__name__)
 

@@ -14,14 +14,16 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlrun.atomic import storage_error
-from rlrun.config.schema import Logging
 from rlrun.errors import StorageError
 from rlrun.metrics import find
 from rlrun.run_dir import RunDir
 from rlrun.sinks.tensorboard import TensorBoardSink
+
+if TYPE_CHECKING:
+    from rlrun.config.schema import Logging
 
 _log = logging.getLogger(__name__)
 
