@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store of checkpoints: each complete or absent, and which of them are kept.
+
+A checkpoint is a folder ``step_000010``. It is written under a name that starts with a dot, sealed
+with a manifest, and renamed; a reader sees only what is complete. What is in the folder is the
+caller's business; training_state.py has the forms that values may take there.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlrun.atomic import fsync_dir, storage_error
+from rlrun.errors import ConfigError, Problem, StorageError
+from rlrun.manifest import Damaged, read_manifest, seal, verify
+from rlrun.metrics import METRICS, is_declared
+
+if TYPE_CHECKING:
+    from rlrun.config.schema import Checkpointing
+
+_log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"step_(\d+)")
+_REPLACED = re.compile(r"\.(step_(\d+))\.replaced")
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A checkpoint whose files were compared with its manifest.
+
+    Attributes:
+        step: The step after which it was saved.
+        path: Its folder.
+        metrics: The metrics it was saved with; None for a value that was not finite.
+    """
+
+    step: int
+    path: Path
+    metrics: Mapping[str, float | None]
+
+
+def saved_steps(root: Path) -> list[int]:
+    """Steps that have a checkpoint in the folder, ascending. Other names there are ignored.
+
+    Raises:
+        StorageError: The folder cannot be read (one that does not exist holds no checkpoint).
+    """
+    return sorted(_folders(root))
+
+
+def load_checkpoint(root: Path, step: int | None = None) -> Loaded:
+    """The checkpoint of a step, or the newest one that is whole.
+
+    A damaged one is passed over with a warning if no step was asked for.
+
+    Raises:
+        StorageError: There is none, or none that is whole.
+    """
+    folders = _folders(root)
+    if step is not None and step not in folders:
+        have = f"it has {', '.join(map(str, sorted(folders)))}" if folders else "it has none"
+        raise StorageError(str(root), f"holds no checkpoint of step {step}; {have}")
+    if not folders:
+        raise StorageError(str(root), "holds no checkpoint", "Start a new run")
+    wanted = sorted(folders, reverse=True) if step is None else [step]
+    damages: list[str] = []
+    for candidate in wanted:
+        folder = folders[candidate]
+        try:
+            manifest = verify(folder)
+            if manifest.step != candidate:
+                raise Damaged(f"it was saved as step {manifest.step}")
+            return Loaded(candidate, folder, manifest.metrics)
+        except (Damaged, OSError) as error:
+            damages.append(f"step {candidate}: {error}")
+            if step is None:
+                _log.warning("checkpoint %s is damaged: %s. It is passed over.", folder, error)
+    raise StorageError(
+        str(root),
+        f"no checkpoint is whole ({'; '.join(damages)})" if step is None else damages[0],
+        "Restore the folder from a backup, resume from another step, or start a new run",
+    )
+
+
+class CheckpointStore:
+    """Saves checkpoints and keeps the newest and the best. For the process that trains only.
+
+    Kept are the newest, the one just saved, and the ``keep_top_k`` best by the metric (null: all;
+    0: none). One without a value of the metric ranks below all others; of equals the newer one is
+    better.
+    """
+
+    def __init__(self, root: Path, settings: Checkpointing) -> None:
+        """Prepares the folder and removes what a killed process left half-written there.
+
+        Args:
+            root: The folder of checkpoints, made if needed.
+            settings: What is kept.
+
+        Raises:
+            ConfigError: ``settings.metric`` is no metric.
+            StorageError: The folder cannot be used.
+        """
+        self._root = root
+        self._settings = settings
+        _check_metric(settings.metric)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            self._put_back()
+        except OSError as error:
+            raise storage_error(root, "use for checkpoints", error) from error
+        self._remove_leftovers()
+
+    def latest(self) -> int | None:
+        """The newest step that has a checkpoint, whole or not."""
+        return max(saved_steps(self._root), default=None)
+
+    def load(self, step: int | None = None) -> Loaded:
+        """See ``load_checkpoint``."""
+        return load_checkpoint(self._root, step)
+
+    def save(self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float]) -> Path:
+        """Saves a checkpoint, in place of an earlier one of that step; then removes old ones.
+
+        Args:
+            step: The step that was just finished.
+            write: Fills the (empty) folder that it is given.
+            metrics: What is known about this state, for choosing the best.
+
+        Raises:
+            StorageError: It could not be saved; all earlier checkpoints are as they were.
+        """
+        name = f"step_{step:06d}"
+        temporary = self._root / f".{name}.saving.tmp"
+        try:
+            if temporary.exists():
+                shutil.rmtree(temporary)
+            temporary.mkdir()
+            write(temporary)
+            seal(temporary, step, metrics)
+            self._publish(temporary, step)
+        except BaseException as error:
+            with suppress(OSError):
+                self._put_back()
+            shutil.rmtree(temporary, ignore_errors=True)
+            if isinstance(error, OSError):
+                raise storage_error(self._root / name, "save the checkpoint", error) from error
+            raise
+        self._remove_leftovers()
+        self._remove_old(step)
+        return self._root / name
+
+    def _publish(self, temporary: Path, step: int) -> None:
+        final = self._root / f"step_{step:06d}"
+        earlier = _folders(self._root).get(step)
+        if earlier is not None:
+            # Two renames, since a folder cannot be replaced by one. Killed in between, _put_back
+            # undoes the first.
+            earlier.rename(self._root / f".{earlier.name}.replaced")
+        temporary.rename(final)
+        fsync_dir(self._root)
+
+    def _put_back(self) -> None:
+        for path in list(self._root.glob(".step_*.replaced")):
+            match = _REPLACED.fullmatch(path.name)
+            if match and int(match.group(2)) not in _folders(self._root):
+                path.rename(self._root / match.group(1))
+        fsync_dir(self._root)
+
+    def _remove_leftovers(self) -> None:
+        for pattern in (".step_*.replaced", ".step_*.tmp"):
+            for path in list(self._root.glob(pattern)):
+                self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        """Removes a folder of the store; if that fails, a later save tries again."""
+        try:
+            if not path.name.endswith(".tmp"):
+                # In one go, so that there is never half a checkpoint under a good name.
+                temporary = path.with_name(f".{path.name.lstrip('.')}.removing.tmp")
+                path = path.rename(temporary)
+            shutil.rmtree(path)
+        except OSError as error:
+            _log.warning("%s cannot be removed (%s); the next save tries again.", path, error)
+
+    def _remove_old(self, just_saved: int) -> None:
+        if self._settings.keep_top_k is None:
+            return
+        folders = _folders(self._root)
+        ranked = sorted(folders, key=lambda step: (*self._rank(folders[step]), step), reverse=True)
+        keep = {max(folders), just_saved, *ranked[: self._settings.keep_top_k]}
+        for step in sorted(folders.keys() - keep):
+            self._remove(folders[step])
+
+    def _rank(self, folder: Path) -> tuple[bool, float]:
+        if self._settings.metric is None:
+            return False, 0.0
+        try:
+            value = read_manifest(folder).metrics.get(self._settings.metric)
+        except (Damaged, OSError) as error:
+            _log.warning("checkpoint %s is damaged: %s.", folder, error)
+            return False, 0.0
+        if value is None:
+            return False, 0.0
+        return True, value if self._settings.higher_is_better else -value
+
+
+def _folders(root: Path) -> dict[int, Path]:
+    found: dict[int, Path] = {}
+    try:
+        for path in root.iterdir() if root.exists() else ():
+            match = _NAME.fullmatch(path.name)
+            if match and path.is_dir():
+                step = int(match.group(1))
+                # Of two spellings of one step, ours counts.
+                if step not in found or path.name == f"step_{step:06d}":
+                    found[step] = path
+    except OSError as error:
+        raise storage_error(root, "list", error) from error
+    return found
+
+
+def _check_metric(name: str | None) -> None:
+    if name is None or is_declared(name):
+        return
+    close = get_close_matches(name, METRICS, n=1)
+    remedy = f"The nearest one is {close[0]}" if close else "docs/metrics.md lists all metrics"
+    what = f"{name!r} is no metric"
+    raise ConfigError([Problem("checkpointing.metric", what, remedy, ("checkpointing.metric",))])

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every metric that exists, with unit, reduction and meaning, and how parts of one are combined.
+
+The declarations are in metric_table.py; docs/metrics.md is generated from them. Logging a name that
+is not declared is an error: it has no meaning that a reader could look up, and no rule for
+combining its parts.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+from rlrun.metric_table import TABLE
+
+
+class Reduction(StrEnum):
+    """How the values of several sources (ranks, microbatches, groups) become one."""
+
+    MEAN = "mean"
+    """Mean, weighted with what each value is the mean over."""
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    LAST = "last"
+    """All sources know the same value; the last one given counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """The declaration of a metric.
+
+    Attributes:
+        name: "<stage>/<name>"; a part in angle brackets stands for any text (the last one may
+            contain slashes).
+        unit: What it is measured in; "1" for a ratio or share.
+        reduction: How values of several sources are combined.
+        meaning: One sentence.
+        timing: Depends on the clock, hence outside the promise that equal runs give equal metrics.
+    """
+
+    name: str
+    unit: str
+    reduction: Reduction
+    meaning: str
+    timing: bool
+
+
+class UndeclaredMetric(LookupError):
+    """A metric is used that the table does not have: a mistake in rlrun, not of the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weighted:
+    """A mean and the number of things (tokens, trajectories) that it is the mean over."""
+
+    value: float
+    weight: float
+
+
+def find(name: str) -> Metric:
+    """The declaration of a metric.
+
+    Raises:
+        UndeclaredMetric: There is none.
+    """
+    metric = _find(name)
+    if metric is None:
+        raise UndeclaredMetric(f"metric {name!r} is not declared in rlrun/metrics.py")
+    return metric
+
+
+def is_declared(name: str) -> bool:
+    """Whether a name (such as one that a user gives as checkpointing.metric) is a metric."""
+    return _find(name) is not None
+
+
+def combine(sources: Iterable[Mapping[str, float | Weighted]]) -> dict[str, float]:
+    """One value per name from the values of several sources, by the declared reductions.
+
+    A source that lacks a name, or gives it with weight 0, has no say in it; if that leaves no
+    source the name is absent from the result. A plain number in a mean has weight 1. Sums do not
+    depend on the order of the sources. NaN anywhere gives NaN.
+
+    Raises:
+        UndeclaredMetric: A name is not declared.
+    """
+    collected: dict[str, list[Weighted]] = {}
+    for source in sources:
+        for name, value in source.items():
+            weighted = value if isinstance(value, Weighted) else Weighted(value, 1.0)
+            if weighted.weight != 0:
+                collected.setdefault(name, []).append(weighted)
+    return {name: _reduce(find(name).reduction, values) for name, values in collected.items()}
+
+
+def _reduce(reduction: Reduction, values: list[Weighted]) -> float:
+    plain = [value.value for value in values]
+    if reduction is Reduction.LAST:
+        return plain[-1]
+    if any(math.isnan(value) for value in plain):
+        return math.nan
+    if reduction is Reduction.MIN:
+        return min(plain)
+    if reduction is Reduction.MAX:
+        return max(plain)
+    if any(math.isinf(value) for value in plain):
+        # fsum refuses opposite infinities and an overflow; their sum is not a number.
+        return sum(plain)
+    if reduction is Reduction.SUM:
+        return math.fsum(plain)
+    total = math.fsum(value.weight for value in values)
+    return math.fsum(value.value * value.weight / total for value in values)
+
+
+def _parse(table: str) -> dict[str, Metric]:
+    metrics: dict[str, Metric] = {}
+    for entry in re.split(r"\n(?=\S)", table.strip()):
+        head, *meaning = entry.splitlines()
+        name, unit, reduction = head.split()
+        assert name not in metrics, f"{name} is declared twice"
+        text = " ".join(line.strip() for line in meaning)
+        metrics[name] = Metric(name, unit, Reduction(reduction), text, _is_timing(name))
+    return metrics
+
+
+def _is_timing(name: str) -> bool:
+    return name.startswith(("perf/", "idle/")) or name.endswith("seconds")
+
+
+METRICS: dict[str, Metric] = _parse(TABLE)
+"""All declarations by name, in the order of the documentation."""
+
+
+def _pattern(name: str) -> re.Pattern[str]:
+    *heads, tail = re.split(r"<\w+>", name)
+    return re.compile("[^/]+".join(re.escape(head) for head in heads) + ".+" + re.escape(tail))
+
+
+_PATTERNS = [(_pattern(name), metric) for name, metric in METRICS.items() if "<" in name]
+
+
+@cache
+def _find(name: str) -> Metric | None:
+    if "<" not in name and name in METRICS:
+        return METRICS[name]
+    return next((metric for pattern, metric in _PATTERNS if pattern.fullmatch(name)), None)

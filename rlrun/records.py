@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was trained and what a validation saw: a JSON line per trajectory, one file per step.
+
+Nothing is padded, and the fields are the same in every schedule. Floats are written so that they
+read back as the same number; one that is not finite (which ends a run, and is then what one looks
+for) is null. Texts are UTF-8.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, cast
+
+from rlrun.atomic import atomic_file, storage_error
+from rlrun.errors import StorageError
+from rlrun.types import Prompt, Trajectory
+
+
+class TrainedLine(TypedDict):
+    """A line of trained/step_*.jsonl. The five token lists have total_length entries.
+
+    token_loss_mask and sample_loss_mask are 1 or 0; a token is trained where both are 1.
+    advantages, generation_logprobs and prev_logprobs are per token, 0 where token_loss_mask is 0.
+    weight_versions are spans [version, start, end): which weights sampled which tokens.
+    reward is what the advantage was computed from, after scaling and shaping; unfiltered_reward is
+    what the environment gave. Both are null after a failure.
+    """
+
+    step: int
+    target_step: int | None
+    prompt_id: str
+    group_id: str
+    sample_index: int
+    agent_ref: Any
+    prompt: str
+    response: str
+    token_ids: list[int]
+    token_loss_mask: list[int]
+    sample_loss_mask: int
+    advantages: list[float | None]
+    generation_logprobs: list[float | None]
+    prev_logprobs: list[float | None]
+    weight_versions: list[list[int]]
+    reward: float | None
+    rewards: dict[str, float | None]
+    unfiltered_reward: float | None
+    input_length: int
+    total_length: int
+    truncated: bool
+    stop_reason: str
+
+
+class ValidationLine(TypedDict):
+    """A line of validation/step_*.jsonl. reward is null after a failure."""
+
+    step: int
+    prompt_id: str
+    sample_index: int
+    prompt: str
+    response: str
+    reward: float | None
+    rewards: dict[str, float | None]
+    extracted: str | None
+    stop_reason: str
+    truncated: bool
+    answer: str
+
+
+def trained_line(
+    *,
+    step: int,
+    target_step: int | None,
+    prompt: Prompt,
+    trajectory: Trajectory,
+    advantages: Sequence[float],
+    prev_logprobs: Sequence[float],
+    sample_loss_mask: bool,
+    reward: float | None,
+    agent_ref: object,
+    prompt_text: str,
+) -> TrainedLine:
+    """The line of one trajectory of a batch.
+
+    Args:
+        step: The step that trains it.
+        target_step: The step it was admitted for, if the schedule assigns one.
+        prompt: What it answers.
+        trajectory: The tokens.
+        advantages: Per token of ``trajectory.token_ids``; 0 where it is not trained.
+        prev_logprobs: Likewise.
+        sample_loss_mask: Whether the trajectory is in the loss at all.
+        reward: After scaling and shaping; the trajectory's own is the unfiltered one.
+        agent_ref: What the row says about its agent; None if nothing.
+        prompt_text: The prompt as text.
+
+    Raises:
+        ValueError: A token list has another length than ``trajectory.token_ids``.
+    """
+    aligned = {
+        "advantages": advantages,
+        "prev_logprobs": prev_logprobs,
+        "generation_logprobs": trajectory.generation_logprobs,
+        "loss_mask": trajectory.loss_mask,
+    }
+    total = len(trajectory.token_ids)
+    for name, values in aligned.items():
+        if len(values) != total:
+            raise ValueError(f"{name} has {len(values)} entries for {total} tokens")
+    return TrainedLine(
+        step=step,
+        target_step=target_step,
+        prompt_id=prompt.prompt_id,
+        group_id=prompt.group_id,
+        sample_index=trajectory.sample_index,
+        agent_ref=agent_ref,
+        prompt=prompt_text,
+        response=trajectory.response,
+        token_ids=list(trajectory.token_ids),
+        token_loss_mask=[int(trained) for trained in trajectory.loss_mask],
+        sample_loss_mask=int(sample_loss_mask),
+        advantages=[_finite(value) for value in advantages],
+        generation_logprobs=[_finite(value) for value in trajectory.generation_logprobs],
+        prev_logprobs=[_finite(value) for value in prev_logprobs],
+        weight_versions=[[s.version, s.start, s.end] for s in trajectory.weight_versions],
+        reward=_finite(reward),
+        rewards=_finite_parts(trajectory.rewards),
+        unfiltered_reward=_finite(trajectory.reward),
+        input_length=trajectory.input_length,
+        total_length=total,
+        truncated=trajectory.truncated,
+        stop_reason=trajectory.stop_reason.value,
+    )
+
+
+def validation_line(
+    step: int, prompt: Prompt, trajectory: Trajectory, prompt_text: str
+) -> ValidationLine:
+    """The line of one sample of a validation."""
+    return ValidationLine(
+        step=step,
+        prompt_id=prompt.prompt_id,
+        sample_index=trajectory.sample_index,
+        prompt=prompt_text,
+        response=trajectory.response,
+        reward=_finite(trajectory.reward),
+        rewards=_finite_parts(trajectory.rewards),
+        extracted=trajectory.extracted,
+        stop_reason=trajectory.stop_reason.value,
+        truncated=trajectory.truncated,
+        answer=prompt.row.answer,
+    )
+
+
+def write_lines(path: Path, lines: Iterable[TrainedLine] | Iterable[ValidationLine]) -> None:
+    """Writes the lines one by one to a file that appears when all are there.
+
+    Raises:
+        StorageError: The file cannot be written; one that was there before is untouched.
+    """
+    with atomic_file(path) as file:
+        for line in lines:
+            file.write(_encode(line))
+
+
+def read_trained(path: Path) -> Iterator[TrainedLine]:
+    """The lines of a file of trained/, one at a time.
+
+    Raises:
+        StorageError: The file cannot be read, or a line of it is not as it was written.
+    """
+    return (cast(TrainedLine, line) for line in _read(path, TrainedLine.__required_keys__))
+
+
+def read_validation(path: Path) -> Iterator[ValidationLine]:
+    """The lines of a file of validation/, one at a time.
+
+    Raises:
+        StorageError: The file cannot be read, or a line of it is not as it was written.
+    """
+    return (cast(ValidationLine, line) for line in _read(path, ValidationLine.__required_keys__))
+
+
+def _encode(line: TrainedLine | ValidationLine) -> bytes:
+    try:
+        text = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode() + b"\n"
+    except UnicodeEncodeError:
+        # Half a surrogate pair, as JSON from a tool can smuggle in, exists only as an escape.
+        return json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
+
+
+def _read(path: Path, fields: frozenset[str]) -> Iterator[dict[str, Any]]:
+    try:
+        with open(path, "rb") as file:
+            for number, text in enumerate(file, start=1):
+                yield _parse(f"{path}:{number}", text, fields)
+    except OSError as error:
+        raise storage_error(path, "read", error) from error
+
+
+def _parse(where: str, text: bytes, fields: frozenset[str]) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+    except ValueError as error:
+        raise StorageError(where, f"is no JSON: {error}") from error
+    if not isinstance(line, dict):
+        raise StorageError(where, "is no JSON object")
+    if missing := sorted(fields - line.keys()):
+        raise StorageError(where, f"lacks {', '.join(missing)}")
+    return line
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _finite_parts(parts: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: _finite(value) for name, value in parts.items()}

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run directory: where each thing of a run lies, who may write there, and what state it is in.
+
+docs/run_directory.md describes the layout for users. Moving away what lies beyond a checkpoint is
+in supersede.py.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import time
+from pathlib import Path
+from types import TracebackType
+
+from rlrun.atomic import remove_temporaries, storage_error, write_file
+from rlrun.errors import StorageError
+from rlrun.log_file import LogFile
+from rlrun.run_lock import RunLock, is_locked
+from rlrun.status import RunState, Status, read_status, write_status
+from rlrun.supersede import free_name, move_beyond
+
+_log = logging.getLogger(__name__)
+
+_STEP_FILE = re.compile(r"step_(\d+)\.jsonl")
+_LOCK = "run.lock"
+
+
+class RunDir:
+    """Paths of a run directory. Made by ``create``, ``resume`` (both hold the lock) or ``read``."""
+
+    def __init__(self, root: Path, lock: RunLock | None = None) -> None:
+        """Names the folder; ``create``, ``resume`` and ``read`` check it as well.
+
+        Args:
+            root: The folder.
+            lock: Held while this process may write.
+        """
+        self.root = root
+        self._lock = lock
+        self._log_file: LogFile | None = None
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, root: Path) -> RunDir:
+        """Makes the folder (parents too) for a new run and locks it.
+
+        Raises:
+            StorageError: It holds a run, or other files, or cannot be written.
+        """
+        root = root.absolute()
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            _refuse_foreign(root)
+            lock = RunLock(root / _LOCK)
+        except OSError as error:
+            raise storage_error(root, "make the run directory", error) from error
+        run_dir = cls(root, lock)
+        try:
+            # Again, now that nobody else can fill it.
+            _refuse_foreign(root)
+            for folder in (run_dir.trained, run_dir.validation, run_dir.checkpoints):
+                folder.mkdir(exist_ok=True)
+        except OSError as error:
+            run_dir.close()
+            raise storage_error(root, "make the run directory", error) from error
+        except StorageError:
+            run_dir.close()
+            raise
+        return run_dir
+
+    @classmethod
+    def resume(cls, root: Path) -> RunDir:
+        """Locks the folder of a run that is to go on, and removes half-written temporary files.
+
+        Raises:
+            StorageError: It holds no run, is in use by another process, or cannot be written.
+        """
+        run_dir = cls.read(root)
+        run_dir._lock = RunLock(run_dir.root / _LOCK)
+        try:
+            for folder in (run_dir.root, run_dir.trained, run_dir.validation):
+                folder.mkdir(exist_ok=True)
+                remove_temporaries(folder)
+        except OSError as error:
+            run_dir.close()
+            raise storage_error(run_dir.root, "write to the run directory", error) from error
+        except StorageError:
+            run_dir.close()
+            raise
+        return run_dir
+
+    @classmethod
+    def read(cls, root: Path) -> RunDir:
+        """The folder of a run, to look at only.
+
+        Raises:
+            StorageError: It holds no run.
+        """
+        root = root.absolute()
+        try:
+            if (root / "config.yaml").is_file():
+                return cls(root)
+            what = "holds no run (no config.yaml)" if root.is_dir() else "is not a folder"
+        except OSError as error:
+            raise storage_error(root, "open", error) from error
+        raise StorageError(str(root), what, "Give the run_dir of a run that was started")
+
+    def close(self) -> None:
+        """Closes log.txt and lets other processes in. May be called twice."""
+        if self._log_file is not None:
+            self._log_file.detach()
+            self._log_file = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> RunDir:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Calls ``close``."""
+        self.close()
+
+    # --- paths ------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> Path:
+        """The resolved configuration."""
+        return self.root / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """A line of metrics per step."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """The scheduler's event log."""
+        return self.root / "events.jsonl"
+
+    @property
+    def status(self) -> Path:
+        """State and reason, for job schedulers."""
+        return self.root / "status.json"
+
+    @property
+    def log(self) -> Path:
+        """What was said, with times."""
+        return self.root / "log.txt"
+
+    @property
+    def report(self) -> Path:
+        """The HTML report."""
+        return self.root / "report.html"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Folder of TensorBoard event files."""
+        return self.root / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of checkpoints."""
+        return self.root / "checkpoints"
+
+    @property
+    def trained(self) -> Path:
+        """Folder with one file of trained trajectories per step."""
+        return self.root / "trained"
+
+    @property
+    def validation(self) -> Path:
+        """Folder with one file of scored responses per validation."""
+        return self.root / "validation"
+
+    @property
+    def superseded(self) -> Path:
+        """Folder of what resumes moved away."""
+        return self.root / "superseded"
+
+    def trained_file(self, step: int) -> Path:
+        """What was trained in a step."""
+        return self.trained / f"step_{step:06d}.jsonl"
+
+    def validation_file(self, step: int) -> Path:
+        """What the validation after a step saw."""
+        return self.validation / f"step_{step:06d}.jsonl"
+
+    def trained_steps(self) -> list[int]:
+        """Steps that have a file in trained/, ascending."""
+        return _step_files(self.trained)
+
+    def validation_steps(self) -> list[int]:
+        """Steps that have a file in validation/, ascending."""
+        return _step_files(self.validation)
+
+    # --- content ----------------------------------------------------------------------------------
+
+    def write_config(self, text: str) -> None:
+        """Writes config.yaml; a different one from before a resume goes to superseded/ first.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        try:
+            if self.config.exists() and self.config.read_text(encoding="utf-8") != text:
+                self.superseded.mkdir(exist_ok=True)
+                # A copy, so that there is a config.yaml at every moment.
+                old = free_name(self.superseded / "config.yaml")
+                write_file(old, self.config.read_bytes())
+        except OSError as error:
+            raise storage_error(self.config, "keep the former version", error) from error
+        write_file(self.config, text)
+
+    def write_status(
+        self, state: RunState, *, step: int, reason: str = "", exit_code: int | None = None
+    ) -> None:
+        """Replaces status.json in one go; fields as in Status.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        write_status(self.status, Status(state, reason, step, time.time(), os.getpid(), exit_code))
+
+    def read_status(self) -> Status | None:
+        """Content of status.json, or None before it was first written.
+
+        Raises:
+            StorageError: It is not what ``write_status`` writes.
+        """
+        return read_status(self.status)
+
+    def in_use(self) -> bool:
+        """Whether a live process trains here. A "running" run that is not in use was killed."""
+        return is_locked(self.root / _LOCK)
+
+    def open_log(self) -> None:
+        """Appends everything that rlrun's loggers say from INFO on to log.txt, until ``close``.
+
+        Raises:
+            StorageError: log.txt cannot be opened.
+        """
+        self._log_file = LogFile.attach(self.log)
+
+    def supersede(self, after_step: int) -> Path | None:
+        """Moves away what lies beyond the checkpoint of ``after_step`` that a resume starts from.
+
+        That is: lines of metrics.jsonl with a higher step and a torn last line, and files of
+        trained/ and validation/ and checkpoints of higher steps. Nothing is deleted. May be killed
+        at any point and called again. The scheduler's event log is cut by its own rules.
+
+        Args:
+            after_step: The step of the checkpoint; -1 for a start without one.
+
+        Returns:
+            The folder in superseded/ that took it, or None if there was nothing to move.
+
+        Raises:
+            StorageError: Something cannot be moved.
+        """
+        try:
+            folder = move_beyond(self.root, after_step)
+        except OSError as error:
+            raise storage_error(self.superseded, "move later steps to", error) from error
+        if folder is not None:
+            _log.warning("what lay beyond step %d was moved to %s", max(after_step, 0), folder)
+        return folder
+
+
+def _refuse_foreign(root: Path) -> None:
+    names = {path.name for path in root.iterdir()} - {_LOCK}
+    if "config.yaml" in names or "status.json" in names or "metrics.jsonl" in names:
+        raise StorageError(
+            str(root),
+            "the folder already holds a run, which is never overwritten",
+            f"Continue it with `rlrun resume {root}`, or choose another run_dir",
+        )
+    # What a start that was killed before it had written config.yaml leaves is no obstacle.
+    names.discard(".config.yaml.tmp")
+    folders = {"trained", "validation", "checkpoints"}
+    others = sorted(n for n in names if n not in folders or any((root / n).iterdir()))
+    if others:
+        raise StorageError(
+            str(root),
+            f"the folder is not empty (it holds {others[0]!r})",
+            "Choose a run_dir that does not exist yet",
+        )
+
+
+def _step_files(folder: Path) -> list[int]:
+    try:
+        names = [path.name for path in folder.iterdir()]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise storage_error(folder, "list", error) from error
+    return sorted(int(m.group(1)) for name in names if (m := _STEP_FILE.fullmatch(name)))
