@@ -227,6 +227,7 @@ class _Run:
         limit = config.checkpointing.checkpoint_must_save_by
         return Parts(
             config=config,
+            run_dir=self.run_dir,
             decisions=decisions,
             collector=Collector(
                 rollout,
@@ -273,8 +274,10 @@ class _Run:
         if self.step:
             self.console.notice(f"going on after step {self.step}")
         lines = read_metrics(self.run_dir.metrics) if self.step else []
-        rewards = [line["train/reward_mean"] for line in lines if line.get("train/reward_mean")]
-        self.console.begin(grpo.max_num_steps, self.step, rewards)
+        rewards = [line.get("train/reward_mean") for line in lines]
+        self.console.begin(
+            grpo.max_num_steps, self.step, [reward for reward in rewards if reward is not None]
+        )
 
     def _conclude(self) -> None:
         """Says how it ended and what to do next."""

@@ -22,9 +22,11 @@ from rlrun.learner.learner import Learner
 from rlrun.logs import MetricsLogger
 from rlrun.prepare import Preparation
 from rlrun.recorder import Recorder
+from rlrun.run_dir import RunDir
 from rlrun.scheduler.decisions import Fail, Train
 from rlrun.scheduler.events import StepTrained, Stop, VersionPublished
 from rlrun.signals import StopSignal
+from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
 
 log = logging.getLogger(__name__)
@@ -35,6 +37,7 @@ class Parts:
     """Everything that a trainer uses and does not own."""
 
     config: RunConfig
+    run_dir: RunDir
     decisions: Decisions
     collector: Collector
     prepare: Preparation
@@ -174,6 +177,7 @@ class Trainer:
         metrics |= scheduler.counters()
         parts.metrics.log(self.step, metrics)
         parts.console.step(self.step, metrics)
+        parts.run_dir.write_status(RunState.RUNNING, step=self.step)
         if self._saves():
             parts.time_limit.save_took(parts.saver.save(self.step, metrics))
 
