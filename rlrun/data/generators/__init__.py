@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Generators of data rows that need no file."""
