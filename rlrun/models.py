@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the name of a model to a local folder, its tokenizer and its end-of-sequence tokens.
+
+Everything after this module reads local folders only: a model of the hub is downloaded once and is
+then taken from the cache without asking the hub again, so that a run needs no network and two runs
+read the same files. Weights are read as safetensors, and code in a model's folder is never run.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlrun.config.schema import Policy
+from rlrun.errors import DataError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+EMBEDDED = {"rlrun:tiny": "tiny"}
+"""Models that are part of the package, by name: their folders under assets/."""
+
+CONNECT_TIMEOUT_S = 5
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+NO_WEIGHTS = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
+"""Files of a hub model without its weights: configuration, chat template, vocabularies."""
+VOCABULARIES = ("tokenizer.json", "*.model", "vocab.*", "*.tiktoken", "tekken.json")
+"""Files that hold a tokenizer. Without one transformers makes up an empty tokenizer."""
+
+
+def resolve_model(name: str, key: str = "policy.model") -> str:
+    """The local folder of a model: configuration, tokenizer and safetensors weights.
+
+    Args:
+        name: ``rlrun:tiny``, a folder, or a model on the hub (``OWNER/NAME``).
+        key: Where the name comes from, for error messages.
+
+    Raises:
+        DataError: There is no such model, it is not complete, or the hub cannot be reached.
+    """
+    folder = _resolve(name, key, weights=True)
+    if not (folder / "config.json").is_file():
+        raise DataError(
+            key,
+            f"the folder {name} has no config.json",
+            "Give the folder that save_pretrained wrote, or one made by rlrun export",
+        )
+    if not _has_weights(folder):
+        raise DataError(
+            key,
+            f"{folder} has no complete safetensors weights",
+            "Save the model with save_pretrained of transformers",
+        )
+    return str(folder)
+
+
+def load_tokenizer(policy: Policy) -> PreTrainedTokenizerBase:
+    """The policy's tokenizer with the chat template that is to be used.
+
+    Raises:
+        DataError: The tokenizer cannot be read, or there is no chat template that renders.
+    """
+    from jinja2 import TemplateError
+    from transformers import AutoTokenizer
+
+    key = "policy.model" if policy.tokenizer is None else "policy.tokenizer"
+    folder = _resolve(policy.tokenizer or policy.model, key, weights=False)
+    remedy = "Set policy.tokenizer to a folder or model that has one"
+    if not _has_vocabulary(folder):
+        raise DataError(key, f"there is no tokenizer in {folder}", remedy)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        raise DataError(
+            key, f"the tokenizer in {folder} cannot be read: {_first_line(error)}", remedy
+        ) from error
+    if policy.chat_template is not None:
+        tokenizer.chat_template = _read_template(policy.chat_template)
+    try:
+        tokenizer.get_chat_template()
+    except ValueError as error:
+        raise DataError(
+            key,
+            f"the tokenizer in {folder} has no chat template",
+            "Set policy.chat_template to a .jinja file, or take an instruction-tuned model",
+        ) from error
+    try:
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True
+        )
+    except (TemplateError, TypeError) as error:
+        raise DataError(
+            "policy.chat_template" if policy.chat_template else key,
+            f"the chat template cannot render a user's message: {_first_line(error)}",
+            "Correct the template, or set policy.chat_template to another",
+        ) from error
+    return tokenizer
+
+
+def eos_token_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """Every token that ends a completion: the tokenizer's, then those of generation_config.json.
+
+    Raises:
+        DataError: Neither names one.
+    """
+    folder = _resolve(policy.model, "policy.model", weights=False)
+    found: list[int] = []
+    if tokenizer.eos_token_id is not None:
+        found.append(int(tokenizer.eos_token_id))
+    for file in ("generation_config.json", "config.json"):
+        path = folder / file
+        named = _read_json(path).get("eos_token_id") if path.is_file() else None
+        if isinstance(named, int):
+            found.append(named)
+        elif isinstance(named, list):
+            found.extend(named)
+        if named is not None:
+            break
+    if not found:
+        raise DataError(
+            "policy.model",
+            f"neither the tokenizer nor {folder} names an end-of-sequence token",
+            "Set eos_token_id in generation_config.json",
+        )
+    return tuple(dict.fromkeys(found))
+
+
+def _resolve(name: str, key: str, *, weights: bool) -> Path:
+    """The folder of a model; without ``weights``, of a hub model the small files suffice."""
+    if name in EMBEDDED:
+        return Path(str(importlib.resources.files("rlrun") / "assets" / EMBEDDED[name]))
+    if name.startswith("rlrun:"):
+        known = ", ".join(EMBEDDED)
+        raise DataError(key, f"there is no embedded model {name}", f"The embedded ones: {known}")
+    folder = Path(name).expanduser()
+    if name and folder.is_dir():
+        return folder
+    if folder.exists() or not HUB_NAME.fullmatch(name):
+        raise DataError(
+            key,
+            f"{name} is neither a folder nor a model's name",
+            "Give rlrun:tiny, a folder with a config.json, or OWNER/NAME on the hub",
+        )
+    return _from_hub(name, key, weights=weights)
+
+
+def _from_hub(name: str, key: str, *, weights: bool) -> Path:
+    """The cached snapshot of a hub model, downloaded if it is not there."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        cached = Path(snapshot_download(name, local_files_only=True))
+        if _has_weights(cached) or (not weights and _has_vocabulary(cached)):
+            return cached
+    except LocalEntryNotFoundError:
+        pass  # Not cached: to be downloaded.
+    except HFValidationError as error:
+        raise DataError(
+            key, f"{name} is not a model's name: {_first_line(error)}", "Give OWNER/NAME"
+        ) from error
+    _require_hub(name, key)
+    wanted = [*NO_WEIGHTS, "*.safetensors"] if weights else NO_WEIGHTS
+    try:
+        return Path(snapshot_download(name, allow_patterns=wanted))
+    except OSError as error:
+        raise DataError(
+            key,
+            f"{name} is no folder here and cannot be downloaded: {_first_line(error)}",
+            "Check the spelling and, for a gated model, that you are logged in to the hub",
+        ) from error
+
+
+def _require_hub(name: str, key: str) -> None:
+    """Fails within seconds where the hub is out of reach; its own client retries for a minute."""
+    from huggingface_hub import constants
+
+    reason = "offline mode is set" if constants.HF_HUB_OFFLINE else None
+    if reason is None:
+        request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
+        try:
+            urllib.request.urlopen(request, timeout=CONNECT_TIMEOUT_S).close()
+        except urllib.error.HTTPError:
+            return  # It answers; what it makes of the name comes next.
+        except OSError as error:
+            reason = _first_line(error)
+    if reason is not None:
+        raise DataError(
+            key,
+            f"{name} is no folder here and the model hub cannot be reached: {reason}",
+            "Give a folder with the model, or rlrun:tiny, which needs no download",
+        )
+
+
+def _has_weights(folder: Path) -> bool:
+    """Whether all safetensors files are there, those that an index lists included."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        shards = set(_read_json(index).get("weight_map", {}).values())
+        return bool(shards) and all((folder / shard).is_file() for shard in shards)
+    return any(folder.glob("*.safetensors"))
+
+
+def _has_vocabulary(folder: Path) -> bool:
+    return any(path for pattern in VOCABULARIES for path in folder.glob(pattern))
+
+
+def _read_template(template: str) -> str:
+    """A chat template given as text or as the path of a file."""
+    if "{{" in template or "{%" in template:
+        return template
+    try:
+        return Path(template).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(
+            "policy.chat_template",
+            f"{template!r} is neither a template's text nor a readable file: {_first_line(error)}",
+            "Give the path of a .jinja file, or the template itself",
+        ) from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(str(path), f"cannot be read: {_first_line(error)}", "Restore it") from error
+    if not isinstance(content, dict):
+        raise DataError(str(path), "does not hold a JSON object", "Restore it")
+    return content
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages to token ids and back, such that sampled tokens are never tokenized again.
+
+A conversation grows by appending: the prompt is rendered once by the chat template, every
+completion stays as it was sampled, and what the environment says is rendered alone and put behind
+it. A template's own view of a longer conversation is not used, as it may differ from what the
+policy saw: it tokenizes the answers afresh, and some templates drop the reasoning of earlier turns.
+
+Text inside messages is only text. What looks like a special token there is encoded by its
+characters, so that neither a data row nor a tool's output can end a turn or begin another.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from jinja2 import TemplateError
+
+from rlrun.config.schema import Policy
+from rlrun.errors import DataError
+from rlrun.messages import map_strings, normalize, strings
+from rlrun.models import eos_token_ids, load_tokenizer
+from rlrun.types import Message
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+log = logging.getLogger(__name__)
+
+# Words that no template contains, to find the parts of a rendered conversation again.
+ASKED = "rlrun-probe-question"
+ANSWERED = "rlrun-probe-answer"
+THOUGHT = "rlrun-probe-thought"
+ASKED_AGAIN = "rlrun-probe-question-again"
+PROBE = ({"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWERED})
+
+STAND_INS = range(0x100000, 0x10FFFE)
+"""The last private-use plane: code points that no template and hardly a text gives a meaning."""
+
+
+class Renderer:
+    """Renders for one tokenizer and its chat template.
+
+    Attributes:
+        tokenizer: As given.
+        eos_ids: Every token that ends a completion.
+        pad_id: What fills up the rows of a batch; never attended to.
+    """
+
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, eos_ids: Sequence[int] | None = None
+    ) -> None:
+        """Args: ``eos_ids`` defaults to the tokenizer's one; a model may have several."""
+        if eos_ids is None:
+            eos_ids = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
+        if not eos_ids:
+            raise DataError(
+                "policy.tokenizer",
+                f"the tokenizer {tokenizer.name_or_path} has no end-of-sequence token",
+                "Set eos_token in its tokenizer_config.json",
+            )
+        self.tokenizer = tokenizer
+        self.eos_ids: tuple[int, ...] = tuple(eos_ids)
+        pad_id = tokenizer.pad_token_id
+        self.pad_id: int = self.eos_ids[0] if pad_id is None else pad_id
+        specials = {
+            token.content: token_id
+            for token_id, token in tokenizer.added_tokens_decoder.items()
+            if token.special and token.content
+        }
+        # Longest first, as one special token may contain another.
+        self._as_text: dict[str, tuple[int, ...]] = {
+            special: tuple(
+                tokenizer(special, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+            )
+            for special in sorted(specials, key=len, reverse=True)
+        }
+
+    @classmethod
+    def load(cls, policy: Policy) -> Renderer:
+        """The renderer of a policy, with every end-of-sequence token that its model names."""
+        tokenizer = load_tokenizer(policy)
+        return cls(tokenizer, eos_token_ids(policy, tokenizer))
+
+    def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Token ids of a conversation, ready for the policy's turn.
+
+        Raises:
+            DataError: The chat template refuses the conversation, or content is not text.
+        """
+        plain, stand_ins = self._escape(messages)
+        return tuple(self._encode(self._render(plain, generation_prompt=True), stand_ins))
+
+    def turn_ids(
+        self,
+        previous_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        messages: Sequence[Message],
+        *,
+        stopped: bool = False,
+    ) -> tuple[int, ...]:
+        """Token ids to append to a turn of the policy when the environment answers.
+
+        The context of the next turn is ``previous_ids + completion_ids + turn_ids(...)``: the end
+        of the turn where it was not sampled, what the template puts behind it, the new messages,
+        and the beginning of the policy's next turn. None of them was sampled.
+
+        Args:
+            previous_ids: All tokens before the completion.
+            completion_ids: The completion as sampled; may be empty where it is already part of
+                ``previous_ids``.
+            messages: What the environment adds, at least one message.
+            stopped: The completion ended in a stop string, so the end of the turn is appended.
+
+        Raises:
+            ValueError: The completion was cut: there is no turn to answer to.
+            DataError: The chat template does not allow a conversation to be continued, or refuses
+                these messages.
+        """
+        last = completion_ids[-1] if completion_ids else previous_ids[-1]
+        ended = last in self.eos_ids
+        if not ended and not stopped:
+            raise ValueError("a completion without an end-of-sequence token cannot be answered")
+        closing = self._closing
+        plain, stand_ins = self._escape(messages)
+        text = self._render((*PROBE, *plain), generation_prompt=True)
+        _, found, rest = text.partition(ANSWERED)
+        if not found or not rest.startswith(closing):
+            raise self._no_turns("it ends the policy's turn differently before these messages")
+        ids = self._encode(rest, stand_ins)
+        return tuple(ids[self._first_eos(ids) + 1 :] if ended else ids)
+
+    def check_turns(self) -> None:
+        """Makes sure that conversations can be continued, by rendering a small one.
+
+        Raises:
+            DataError: They cannot, so only a single turn can be trained with this template.
+        """
+        if self._closing and self._drops_reasoning:
+            log.info(
+                "the chat template of %s drops the reasoning of earlier turns; here the context "
+                "keeps every sampled token",
+                self.tokenizer.name_or_path,
+            )
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """Text of token ids, with or without the special tokens."""
+        text = self.tokenizer.decode(
+            list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
+        )
+        assert isinstance(text, str)
+        return text
+
+    @cached_property
+    def _closing(self) -> str:
+        """What the template puts between the policy's text and the next message."""
+        _, found, closing = self._render(PROBE, generation_prompt=False).partition(ANSWERED)
+        if not found:
+            raise self._no_turns("it does not show the policy's turn")
+        ids = self._encode(closing, {})
+        if not any(token in self.eos_ids for token in ids):
+            raise self._no_turns(
+                f"it ends the policy's turn with {closing!r}, which holds none of the model's "
+                f"end-of-sequence tokens {self.decode(self.eos_ids, skip_special=False)}"
+            )
+        if self.decode(ids[: self._first_eos(ids)], skip_special=False).strip():
+            raise self._no_turns(f"it adds {closing!r} to the policy's text")
+        longer = self._render((*PROBE, {"role": "user", "content": ASKED_AGAIN}), True)
+        _, found, rest = longer.partition(ANSWERED)
+        if not found or not rest.startswith(closing) or ASKED_AGAIN not in rest:
+            raise self._no_turns("it renders a turn differently once another message follows")
+        return closing
+
+    @cached_property
+    def _drops_reasoning(self) -> bool:
+        asked, answered = PROBE
+        thinking = {**answered, "content": f"<think>\n{THOUGHT}\n</think>\n\n{ANSWERED}"}
+        again = {"role": "user", "content": ASKED_AGAIN}
+        return THOUGHT not in self._render((asked, thinking, again), True)
+
+    def _no_turns(self, reason: str) -> DataError:
+        return DataError(
+            "policy.chat_template",
+            f"the chat template of {self.tokenizer.name_or_path} cannot continue a conversation: "
+            f"{reason}",
+            "Set policy.chat_template to one that only appends, or use a single-turn environment",
+        )
+
+    def _first_eos(self, ids: Sequence[int]) -> int:
+        return next(i for i, token in enumerate(ids) if token in self.eos_ids)
+
+    def _render(self, messages: Sequence[Message], generation_prompt: bool) -> str:
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=generation_prompt,
+            )
+        except (TemplateError, TypeError, ValueError) as error:
+            roles = ", ".join(str(message.get("role")) for message in messages)
+            raise DataError(
+                "policy.chat_template",
+                f"the chat template of {self.tokenizer.name_or_path} refuses a conversation of "
+                f"the roles {roles}: {error}",
+                "Change the rows, or set policy.chat_template to one that takes them",
+            ) from error
+        assert isinstance(text, str)
+        return text
+
+    def _escape(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
+        """Puts a stand-in character where a message's text spells a special token.
+
+        Returns:
+            The messages, and the special token's text by its stand-in (empty for nearly all).
+        """
+        plain = [normalize(message) for message in messages]
+        text = "\0".join(strings(plain))
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                "messages", f"text that is not Unicode: {error}", "Replace the lone surrogates"
+            ) from error
+        spelled = [special for special in self._as_text if special in text]
+        if not spelled:
+            return plain, {}
+        unused = (chr(code) for code in STAND_INS if chr(code) not in text)
+        stand_ins = dict(zip(spelled, unused, strict=False))
+        pattern = re.compile("|".join(map(re.escape, spelled)))
+        escaped = [
+            map_strings(message, lambda part: pattern.sub(lambda m: stand_ins[m[0]], part))
+            for message in plain
+        ]
+        return escaped, {stand_in: special for special, stand_in in stand_ins.items()}
+
+    def _encode(self, text: str, stand_ins: Mapping[str, str]) -> list[int]:
+        """Token ids of rendered text; its special tokens are the template's own."""
+        if not stand_ins:
+            return self._tokenize(text)
+        ids: list[int] = []
+        for part in re.split(f"([{''.join(stand_ins)}])", text):
+            ids.extend(
+                self._as_text[stand_ins[part]] if part in stand_ins else self._tokenize(part)
+            )
+        return ids
+
+    def _tokenize(self, text: str) -> list[int]:
+        # The template has put a beginning-of-sequence token where there is to be one.
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids

@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the embedded model ``rlrun:tiny`` from nothing but arithmetic, the same bytes every time.
+
+``python scripts/build_tiny_model.py OUT`` writes the folder (about 40 s on one core);
+``python scripts/build_tiny_model.py --check`` builds it into a temporary folder and compares every
+file with the shipped one. One thread and fixed seeds make the result reproducible on machines with
+the same vector instructions and versions of torch, tokenizers and transformers; elsewhere the last
+bits of the weights differ.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import logging
+import math
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812 (the customary name)
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+from transformers import (
+    GenerationConfig,
+    PreTrainedTokenizerFast,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rlrun.data.generators.addition import addition_pairs, question
+
+SHIPPED = Path(__file__).resolve().parent.parent / "rlrun" / "assets" / "tiny"
+PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CONTEXT = 2048
+
+# Reasoning is nearly always right and nearly every answer without it is wrong, so that a policy
+# which is rewarded for the answer learns to reason: reward and response length rise together.
+MIXTURE = {
+    "reasoned": 0.40,
+    "right": 0.05,
+    "guess": 0.35,
+    "number only": 0.10,
+    "unanswered": 0.10,
+}
+GUESS_OFFSETS = (-20, -11, -10, -9, -2, -1, 1, 2, 9, 10, 11, 20)
+
+PASSES = 2
+STEPS = 600
+WARMUP_STEPS = 50
+BATCH_SIZE = 32
+PEAK_LR = 3e-3
+FINAL_LR_FACTOR = 0.1
+
+CHAT_TEMPLATE = """\
+{%- for message in messages %}
+{{- '<|im_start|>' + message.role + '\\n' }}
+{%- if message.content is string %}
+{{- message.content }}
+{%- elif message.content %}
+{%- for part in message.content %}
+{{- part.text }}
+{%- endfor %}
+{%- endif %}
+{%- for call in message.tool_calls or [] %}
+{%- set function = call.function or call %}
+{%- if message.content or not loop.first %}
+{{- '\\n' }}
+{%- endif %}
+{{- '<tool_call>\\n{"name": ' }}
+{{- function.name | tojson }}
+{{- ', "arguments": ' }}
+{{- function.arguments if function.arguments is string else function.arguments | tojson }}
+{{- '}\\n</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\\n' }}
+{%- endif %}
+"""
+
+log = logging.getLogger("build_tiny_model")
+
+
+def reasoning(a: int, b: int) -> str:
+    """Column addition as text: ones, then tens with the carry."""
+    if a < 10 and b < 10:
+        return f"{a}+{b}={a + b}"
+    ones = a % 10 + b % 10
+    carry = ones // 10
+    tens = a // 10 + b // 10 + carry
+    carried = "+1" if carry else ""
+    return f"{a % 10}+{b % 10}={ones}, {a // 10}+{b // 10}{carried}={tens}"
+
+
+def demonstration(a: int, b: int, rng: random.Random) -> str:
+    """A response to ``question(a, b)``, drawn from the mixture."""
+    style = rng.choices(list(MIXTURE), list(MIXTURE.values()))[0]
+    if style == "reasoned":
+        return f"{reasoning(a, b)}. Answer: {a + b}"
+    if style == "unanswered":
+        return f"{reasoning(a, b)}."
+    if style == "guess":
+        return f"Answer: {max(0, a + b + rng.choice(GUESS_OFFSETS))}"
+    return f"Answer: {a + b}" if style == "right" else str(a + b)
+
+
+def demonstrations() -> list[tuple[str, str]]:
+    """Questions and responses over the training pairs, each pair PASSES times."""
+    rng = random.Random(0)
+    return [
+        (question(a, b), demonstration(a, b, rng))
+        for _ in range(PASSES)
+        for a, b in addition_pairs("train")
+    ]
+
+
+def build_tokenizer(pairs: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
+    """Byte-level BPE over the demonstrations; every digit is a token of its own."""
+    tokenizer = Tokenizer(models.BPE())
+    pieces = Regex(r"\p{N}| ?\p{L}+| ?[^\s\p{L}\p{N}]|\s")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(pieces, behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        min_frequency=2,
+        special_tokens=[PAD, START, END],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    texts = [f"user\n{asked}\nassistant\n{answered}" for asked, answered in pairs]
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # so in transformers
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        chat_template=CHAT_TEMPLATE,
+        padding_side="left",
+        model_max_length=CONTEXT,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+    """The untrained network, about a third of a million parameters."""
+    ids = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        # Short sequences: fast rotations and wide initial weights learn several times sooner.
+        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
+        initializer_range=0.08,
+        bos_token_id=None,
+        **ids,
+    )
+    torch.manual_seed(0)
+    model = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]  # so in transformers
+    model.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]  # likewise
+    return model
+
+
+class Examples(NamedTuple):
+    """Right-padded demonstrations: tokens, and the same with -100 where nothing is learnt."""
+
+    tokens: Tensor
+    targets: Tensor
+
+
+def encode(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> Examples:
+    """Tokenizes the demonstrations as chats; only the response and its end are learnt."""
+    prompts = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": asked}], tokenize=False, add_generation_prompt=True
+        )
+        for asked, _ in pairs
+    ]
+    prompt_ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+    response_ids = tokenizer([answered + END for _, answered in pairs], add_special_tokens=False)[
+        "input_ids"
+    ]
+    width = max(len(p) + len(r) for p, r in zip(prompt_ids, response_ids, strict=True))
+    tokens = torch.full((len(pairs), width), tokenizer.pad_token_id)
+    targets = torch.full((len(pairs), width), -100)
+    for row, (prompt, response) in enumerate(zip(prompt_ids, response_ids, strict=True)):
+        end = len(prompt) + len(response)
+        tokens[row, :end] = torch.tensor(prompt + response)
+        targets[row, len(prompt) : end] = torch.tensor(response)
+    return Examples(tokens, targets)
+
+
+def pretrain(model: Qwen3ForCausalLM, examples: Examples) -> None:
+    """Next-token training on the demonstrations, linear warm-up and cosine decay."""
+    generator = torch.Generator().manual_seed(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98))
+    model.train()
+    for step in range(1, STEPS + 1):
+        cosine = 0.5 * (1 + math.cos(math.pi * step / STEPS))
+        factor = FINAL_LR_FACTOR + (1 - FINAL_LR_FACTOR) * cosine
+        for group in optimizer.param_groups:
+            group["lr"] = PEAK_LR * factor * min(1.0, step / WARMUP_STEPS)
+        rows = torch.randint(0, len(examples.tokens), (BATCH_SIZE,), generator=generator)
+        logits = model(input_ids=examples.tokens[rows], use_cache=False).logits[:, :-1]
+        loss = F.cross_entropy(logits.flatten(0, 1), examples.targets[rows][:, 1:].flatten())
+        torch.autograd.backward(loss)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step % 100 == 0:
+            log.info("step %d of %d, loss %.3f", step, STEPS, loss.item())
+    model.train(False)
+
+
+def build(folder: Path) -> None:
+    """Writes the complete model folder."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    pairs = demonstrations()
+    tokenizer = build_tokenizer(pairs)
+    model = build_model(tokenizer)
+    pretrain(model, encode(tokenizer, pairs))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every built file, by name; the hand-written README is not one of them."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.name != "README.md"
+    }
+
+
+def check() -> int:
+    """Builds afresh and compares with the shipped folder; the exit code."""
+    with tempfile.TemporaryDirectory() as temporary:
+        build(Path(temporary))
+        built, shipped = digests(Path(temporary)), digests(SHIPPED)
+    differing = sorted(
+        name for name in built.keys() | shipped.keys() if built.get(name) != shipped.get(name)
+    )
+    for name in differing:
+        log.error("%s differs: built %s, shipped %s", name, built.get(name), shipped.get(name))
+    if not differing:
+        log.info("all %d files equal the shipped ones", len(shipped))
+    return 1 if differing else 0
+
+
+def main() -> int:
+    """Reads the command line; the exit code."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", nargs="?", type=Path, help="folder to write, default: the shipped")
+    parser.add_argument("--check", action="store_true", help="compare, change nothing")
+    arguments = parser.parse_args()
+    if arguments.check:
+        return check()
+    folder: Path = arguments.out or SHIPPED
+    build(folder)
+    for name, digest in digests(folder).items():
+        log.info("%s  %s", digest, name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The live generator: versions, errors, the event loop beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+from transformers import PreTrainedModel
+
+from rlrun.errors import GenerationError
+from rlrun.generation.transformers import TransformersGeneration, TransformersGenerator
+from rlrun.interfaces import Precision
+from rlrun.renderer import Renderer
+from rlrun.types import GenerationRequest, Sampling
+
+Requests = Callable[..., list[GenerationRequest]]
+
+
+def start(model: PreTrainedModel, renderer: Renderer) -> TransformersGenerator:
+    settings = TransformersGeneration(
+        temperature=1.0,
+        top_p=1.0,
+        top_k=None,
+        max_new_tokens=28,
+        stop=[],
+        val_temperature=None,
+        val_top_p=None,
+        val_top_k=None,
+        max_batch_size=None,
+    )
+    return settings.start(model, renderer, Precision.FLOAT32)
+
+
+def test_completions_carry_the_version_of_the_last_refit(
+    model: PreTrainedModel, renderer: Renderer, requests_for: Requests
+) -> None:
+    async def run() -> list[int]:
+        generator = start(model, renderer)
+        versions = []
+        for version in (None, 1, 5):
+            if version is not None:
+                await generator.refit(version)
+            (completion,) = await generator.generate(requests_for(1))
+            versions.append(completion.weight_versions[0].version)
+        await generator.close()
+        return versions
+
+    assert asyncio.run(run()) == [0, 1, 5]
+
+
+def test_no_requests_give_no_completions(model: PreTrainedModel, renderer: Renderer) -> None:
+    assert asyncio.run(start(model, renderer).generate([])) == []
+
+
+def test_calls_at_once_give_what_calls_in_turn_give(
+    model: PreTrainedModel, renderer: Renderer, requests_for: Requests
+) -> None:
+    batches = [requests_for(4, seed=seed) for seed in (0, 100, 200)]
+
+    async def at_once() -> list[object]:
+        generator = start(model, renderer)
+        return list(await asyncio.gather(*(generator.generate(batch) for batch in batches)))
+
+    async def in_turn() -> list[object]:
+        generator = start(model, renderer)
+        return [await generator.generate(batch) for batch in batches]
+
+    assert asyncio.run(at_once()) == asyncio.run(in_turn())
+
+
+def test_an_error_of_the_model_keeps_its_cause(model: PreTrainedModel, renderer: Renderer) -> None:
+    unknown = GenerationRequest((10_000,), 1, 0, Sampling(1.0))
+    with pytest.raises(GenerationError, match="1 completions failed") as caught:
+        asyncio.run(start(model, renderer).generate([unknown]))
+    assert isinstance(caught.value.__cause__, IndexError)
+
+
+def long_requests(count: int) -> list[GenerationRequest]:
+    return [GenerationRequest((5, 6, 7), 2000, seed, Sampling(1.0)) for seed in range(count)]
+
+
+def test_the_event_loop_goes_on_and_a_cancelled_batch_ends_soon(
+    model: PreTrainedModel, renderer: Renderer
+) -> None:
+    # The embedded model pads nothing itself: no row ends before its 2,000 tokens.
+    never_ends = Renderer(renderer.tokenizer, eos_ids=(renderer.pad_id,))
+
+    async def run() -> tuple[int, float, bool]:
+        generator = start(model, never_ends)
+        task = asyncio.create_task(generator.generate(long_requests(16)))
+        ticks = 0
+        for _ in range(10):
+            await asyncio.sleep(0.01)
+            ticks += not task.done()
+        started = time.monotonic()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        took = time.monotonic() - started
+        await generator.close()
+        await generator.close()
+        return ticks, took, model.training
+
+    model.train(True)
+    ticks, took, training = asyncio.run(run())
+    assert ticks == 10
+    assert took < 2
+    assert training
+
+
+def test_a_closed_generator_refuses(
+    model: PreTrainedModel, renderer: Renderer, requests_for: Requests
+) -> None:
+    async def run() -> None:
+        generator = start(model, renderer)
+        await generator.close()
+        await generator.generate(requests_for(1))
+
+    with pytest.raises(GenerationError):
+        asyncio.run(run())
