@@ -95,6 +95,16 @@ class OverlongShaping(Checked):
     penalty: float = setting(ge=0)
     max_response_tokens: int | None = setting(ge=1)
 
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """The buffer lies within the response."""
+        limit = self.max_response_tokens
+        if self.enabled and limit is not None and self.buffer_tokens > limit:
+            yield (
+                ("buffer_tokens", "max_response_tokens"),
+                f"buffer_tokens={self.buffer_tokens} is above max_response_tokens={limit}",
+                "Give the number of last tokens over which the penalty grows",
+            )
+
 
 @dataclass(kw_only=True, slots=True)
 class GRPO(Checked, ABC):
@@ -270,19 +280,31 @@ class Correction(Checked, ABC):
     """Importance-sampling correction between the learner's and the generator's probabilities."""
 
     @abstractmethod
-    def __call__(self, inputs: CorrectionInputs) -> CorrectionOutput:
-        """Weights for every trained token of the batch."""
+    def __call__(self, inputs: CorrectionInputs, *, asynchronous: bool) -> CorrectionOutput:
+        """Weights for every trained token of the batch: 1 unless active in such a schedule.
+
+        The metrics are those of the configured treatment either way.
+        """
 
     @abstractmethod
     def active(self, asynchronous: bool) -> bool:
         """Whether weights other than 1 are applied in a run of this schedule."""
+
+    @abstractmethod
+    def check_ess(self, metrics: Mapping[str, float]) -> str | None:
+        """A warning if the batch's effective sample size is low, else None.
+
+        Raises:
+            TrainingError: It is so low that the batch must not be trained.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class LossInputs:
     """Trained tokens of one microbatch, flat: masked tokens and samples are simply not there.
 
-    All tensors are [N] over the trained tokens; N may be 0.
+    All tensors are [N] over the trained tokens; N may be 0. A trajectory is never split over
+    microbatches.
 
     Attributes:
         logprobs: float32, current policy, requires grad; at sampling temperature and filters.
