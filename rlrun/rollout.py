@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from rlrun.errors import DataError
 from rlrun.interfaces import Environment, Episode, Generator
 from rlrun.renderer import Renderer
 from rlrun.types import (
@@ -213,7 +214,13 @@ class Rollout:
             return
         # A stop string ends a turn without its end-of-turn token, which is then appended.
         stopped = trajectory.token_ids[-1] not in self.renderer.eos_ids
-        more = self.renderer.turn_ids(trajectory.token_ids, (), step.messages, stopped=stopped)
+        try:
+            more = self.renderer.turn_ids(trajectory.token_ids, (), step.messages, stopped=stopped)
+        except DataError as error:
+            # What the environment said cannot be rendered: its fault, not the policy's.
+            trajectory.end = EnvStep(failure=Failure(FailureKind.ENV_ERROR, str(error)))
+            trajectory.stop_reason = StopReason.ERROR
+            return
         if len(trajectory.token_ids) + len(more) >= self.settings.max_total_tokens:
             trajectory.end = EnvStep(reward=0.0, rewards=step.rewards)
             trajectory.stop_reason = StopReason.LENGTH

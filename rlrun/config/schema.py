@@ -80,6 +80,7 @@ class Policy:
     max_total_sequence_length: int = setting(ge=2)
     train_global_batch_size: int | None = setting(ge=1)
     train_micro_batch_tokens: int = setting(ge=1)
+    sequence_packing: bool
     logprob_chunk_tokens: int = setting(ge=1)
     precision: Precision
     activation_checkpointing: bool

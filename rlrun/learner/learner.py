@@ -11,16 +11,17 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from torch.distributed.tensor import DTensor
 
 from rlrun.batch import Floats, Sample
 from rlrun.config.schema import Policy
 from rlrun.errors import StorageError, TrainingError
 from rlrun.interfaces import Loss, LossInputs, Precision
-from rlrun.learner.logprobs import TokenRows, token_logprobs
-from rlrun.learner.microbatch import split_by_tokens
+from rlrun.learner.logprobs import TokenLogprobs, TokenRows
+from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
 from rlrun.learner.model import load_model
 from rlrun.learner.schedule import lr_factor
+from rlrun.learner.sharding import Ranks, full_tensors, like, load_full, shard
 from rlrun.training_state import (
     flatten_optimizer_state,
     load_tensors,
@@ -38,11 +39,34 @@ class Logprobs:
     entropies: list[Floats]
 
 
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """Samples that go through the model together.
+
+    Attributes:
+        members: Their indices in the minibatch; empty for one that only keeps a rank in step with
+            the others.
+        rows: Their tokens.
+    """
+
+    members: list[int]
+    rows: TokenRows
+
+
 class Learner:
-    """Holds the policy, its reference and the optimizer on one device."""
+    """One rank: holds the policy (or its part of it), its reference and the optimizer.
+
+    Every rank is given the same samples, computes its share of the microbatches, and returns the
+    same results. Loss and gradient do not depend on how many ranks there are.
+    """
 
     def __init__(
-        self, policy: Policy, loss: Loss, sampling: Sampling, device: torch.device
+        self,
+        policy: Policy,
+        loss: Loss,
+        sampling: Sampling,
+        device: torch.device,
+        ranks: Ranks | None = None,
     ) -> None:
         """Loads the model (and the reference, if the loss has a KL penalty).
 
@@ -51,12 +75,18 @@ class Learner:
             loss: The objective.
             sampling: Temperature and filters that training samples are drawn with.
             device: Where to compute.
+            ranks: All ranks of the learner; None for this process alone.
         """
-        self.policy, self.loss, self.sampling, self.device = policy, loss, sampling, device
+        self.policy, self.loss, self.device = policy, loss, device
+        self.ranks = ranks or Ranks()
         self.model = load_model(policy, device)
-        self.reference: PreTrainedModel | None = None
+        self.forward = TokenLogprobs(self.model, sampling, policy.logprob_chunk_tokens)
+        shard(self.forward, self.model, self.ranks)
+        self.reference: TokenLogprobs | None = None
         if loss.reference_policy_kl_penalty > 0:
-            self.reference = load_model(policy, device).requires_grad_(False)
+            reference = load_model(policy, device).requires_grad_(False)
+            self.reference = TokenLogprobs(reference, sampling, policy.logprob_chunk_tokens)
+            shard(self.reference, reference, self.ranks)
         settings = policy.optimizer
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(),
@@ -69,7 +99,7 @@ class Learner:
     @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample]) -> Logprobs:
         """Log-probs and entropies of the sampled tokens under the present weights."""
-        return self._pass(self.model, samples)
+        return self._pass(self.forward, samples)
 
     @torch.no_grad()
     def ref_logprobs(self, samples: Sequence[Sample]) -> list[Floats] | None:
@@ -78,19 +108,19 @@ class Learner:
             return None
         return self._pass(self.reference, samples).logprobs
 
-    def _pass(self, model: PreTrainedModel, samples: Sequence[Sample]) -> Logprobs:
-        logprobs: list[Floats] = [np.zeros(0, np.float32)] * len(samples)
-        entropies = list(logprobs)
-        for members, rows in self._microbatches(samples):
+    def _pass(self, forward: TokenLogprobs, samples: Sequence[Sample]) -> Logprobs:
+        found: dict[int, tuple[Floats, Floats]] = {}
+        for microbatch in self._microbatches(samples):
             with self._autocast():
-                values = token_logprobs(
-                    model, rows, self.sampling, self.policy.logprob_chunk_tokens
-                )
-            counts = [samples[i].trajectory.num_sampled for i in members]
-            parts = [value.cpu().split(counts) for value in values]
-            for index, logprob, entropy in zip(members, *parts, strict=True):
-                logprobs[index], entropies[index] = logprob.numpy(), entropy.numpy()
-        return Logprobs(logprobs, entropies)
+                logprobs, entropies = forward(microbatch.rows)
+            counts = [samples[i].trajectory.num_sampled for i in microbatch.members]
+            if microbatch.members:
+                parts = logprobs.cpu().split(counts), entropies.cpu().split(counts)
+                for index, one, entropy in zip(microbatch.members, *parts, strict=True):
+                    found[index] = one.numpy(), entropy.numpy()
+        merged = self.ranks.merge(found)
+        ordered = [merged[index] for index in range(len(samples))]
+        return Logprobs([one for one, _ in ordered], [entropy for _, entropy in ordered])
 
     def update(self, minibatches: Sequence[Sequence[Sample]], step: int) -> dict[str, float]:
         """One optimizer step per minibatch that has a trained sample.
@@ -122,32 +152,30 @@ class Learner:
         if self.policy.activation_checkpointing:
             self.model.train()  # transformers recomputes activations in training mode only
         totals: dict[str, Tensor] = {}
-        for members, rows in self._microbatches(samples):
+        for microbatch in self._microbatches(samples):
             with self._autocast():
-                logprobs, _ = token_logprobs(
-                    self.model, rows, self.sampling, self.policy.logprob_chunk_tokens
-                )
-            chosen = [samples[i] for i in members]
-            output = self.loss(self._loss_inputs(logprobs, rows, chosen, samples))
-            output.loss.backward()  # type: ignore[no-untyped-call]
+                logprobs, _ = self.forward(microbatch.rows)
+            output = self.loss(self._loss_inputs(logprobs, microbatch, samples))
+            # Sharded gradients are averaged over the ranks; shares of the loss add up.
+            (output.loss * self.ranks.size).backward()  # type: ignore[no-untyped-call]
             shares = dict(output.metrics) | {"train/loss": output.loss.detach()}
             for name, share in shares.items():
                 totals[name] = totals.get(name, torch.zeros((), device=self.device)) + share
         self.model.eval()
-        metrics = {name: float(total) for name, total in totals.items()}
+        metrics = self.ranks.sum(totals)
         metrics["train/grad_norm"] = self._clip_gradients(step, metrics["train/loss"])
         self.optimizer.step()
         return metrics
 
     def _loss_inputs(
-        self,
-        logprobs: Tensor,
-        rows: TokenRows,
-        chosen: Sequence[Sample],
-        minibatch: Sequence[Sample],
+        self, logprobs: Tensor, microbatch: Microbatch, minibatch: Sequence[Sample]
     ) -> LossInputs:
+        chosen = [minibatch[i] for i in microbatch.members]
+
         def flat(arrays: Sequence[Floats]) -> Tensor:
-            return torch.from_numpy(np.concatenate(arrays)).to(self.device)
+            return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *arrays])).to(
+                self.device
+            )
 
         advantages = [
             np.full(sample.trajectory.num_sampled, sample.advantage, np.float32)
@@ -158,40 +186,46 @@ class Learner:
             logprobs=logprobs,
             prev_logprobs=flat([sample.prev_logprobs for sample in chosen]),
             generation_logprobs=flat([sample.generation_logprobs for sample in chosen]),
-            ref_logprobs=flat(references) if references else None,
+            ref_logprobs=None if self.reference is None else flat(references),
             advantages=flat(advantages),
             weights=flat([sample.weights for sample in chosen]),
-            trajectory=rows.trajectory,
+            trajectory=microbatch.rows.trajectory,
             num_trajectories=len(chosen),
             total_tokens=sum(sample.trajectory.num_sampled for sample in minibatch),
             total_trajectories=len(minibatch),
         )
 
     def _clip_gradients(self, step: int, loss: float) -> float:
-        """Returns the L2 norm before clipping."""
+        """Returns the L2 norm over all parameters and ranks, before clipping."""
         limit = self.policy.max_grad_norm or float("inf")
-        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit))
-        if np.isfinite(norm) and np.isfinite(loss):
-            return norm
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+        if np.isfinite(value) and np.isfinite(loss):
+            return value
         bad = [
             name
             for name, parameter in self.model.named_parameters()
-            if parameter.grad is not None and not parameter.grad.isfinite().all()
+            if parameter.grad is not None and not _is_finite(parameter.grad)
         ]
         named = f"the gradient of {bad[0]} (and {len(bad) - 1} more)" if bad else "the loss"
         raise TrainingError(
             f"step {step}",
-            f"{named} is not finite (loss {loss}, gradient norm {norm})",
+            f"{named} is not finite (loss {loss}, gradient norm {value})",
             "The step's batch is in trained/; lower policy.optimizer.lr or check the rewards",
         )
 
-    def _microbatches(self, samples: Sequence[Sample]) -> Iterator[tuple[list[int], TokenRows]]:
+    def _microbatches(self, samples: Sequence[Sample]) -> Iterator[Microbatch]:
+        """This rank's share; the cut does not depend on how many ranks there are."""
         lengths = [len(sample.trajectory.token_ids) for sample in samples]
-        for members in split_by_tokens(lengths, self.policy.train_micro_batch_tokens):
-            chosen = [samples[i].trajectory for i in members]
+        cut = pack_by_tokens if self.policy.sequence_packing else split_by_tokens
+        lay_out = TokenRows.packed if self.policy.sequence_packing else TokenRows.padded
+        for members in self.ranks.share(cut(lengths, self.policy.train_micro_batch_tokens)):
+            chosen = [samples[i].trajectory for i in members or [0]]
             token_ids = [trajectory.token_ids for trajectory in chosen]
             masks = [trajectory.loss_mask for trajectory in chosen]
-            yield members, TokenRows.of(token_ids, masks, self.device)
+            if members is None:
+                masks = [(False,) * len(token_ids[0])]
+            yield Microbatch(members or [], lay_out(token_ids, masks, self.device))
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.policy.precision is Precision.BFLOAT16:
@@ -199,13 +233,21 @@ class Learner:
         return nullcontext()
 
     def save(self, folder: Path) -> None:
-        """Writes policy/ (a Hugging Face folder with float32 weights) and the optimizer state."""
-        self.model.save_pretrained(folder / "policy")
-        state = flatten_optimizer_state(self.optimizer, self.model.named_parameters())
-        save_tensors(folder / "optimizer.safetensors", state)
+        """Writes policy/ (a Hugging Face folder with float32 weights) and the optimizer state.
+
+        Every rank must call it; the first one writes.
+        """
+        # Tied parameters once, under the name that the model registers first.
+        own = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        saved = {name: value for name, value in self.model.state_dict().items() if name in own}
+        weights = full_tensors(saved)
+        state = full_tensors(flatten_optimizer_state(self.optimizer, self.model.named_parameters()))
+        if self.ranks.rank == 0:
+            self.model.save_pretrained(folder / "policy", state_dict=weights)
+            save_tensors(folder / "optimizer.safetensors", state)
 
     def load(self, folder: Path) -> None:
-        """Restores what ``save`` wrote, bit for bit.
+        """Restores what ``save`` wrote, bit for bit, on as many ranks as there are now.
 
         Raises:
             StorageError: The weights belong to another model.
@@ -213,16 +255,27 @@ class Learner:
         weights: dict[str, Tensor] = {}
         for path in sorted((folder / "policy").glob("*.safetensors")):
             weights |= load_tensors(path)
-        missing, unexpected = self.model.load_state_dict(weights, strict=False)
-        tied = set(self.model.all_tied_weights_keys or ())
-        if unexpected or set(missing) - tied:
+        parameters = dict(self.model.named_parameters())
+        targets = parameters | dict(self.model.named_buffers())
+        missing = parameters.keys() - weights.keys()
+        unexpected = weights.keys() - targets.keys()
+        if missing or unexpected:
             raise StorageError(
                 str(folder / "policy"),
                 f"the weights do not fit the model of policy.model={self.policy.model} "
-                f"(missing {sorted(set(missing) - tied)[:3]}, unexpected {unexpected[:3]})",
+                f"(missing {sorted(missing)[:3]}, unexpected {sorted(unexpected)[:3]})",
                 "Resume with the model that the run was started with",
             )
+        load_full(targets.items(), weights)
         path = folder / "optimizer.safetensors"
-        unflatten_optimizer_state(
-            self.optimizer, self.model.named_parameters(), load_tensors(path), str(path)
-        )
+        state = load_tensors(path)
+        for key, value in state.items():
+            parameter = parameters.get(key.partition("/")[2])
+            if parameter is not None and value.shape == parameter.shape:
+                state[key] = like(parameter, value)
+        unflatten_optimizer_state(self.optimizer, self.model.named_parameters(), state, str(path))
+
+
+def _is_finite(gradient: Tensor) -> bool:
+    local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+    return bool(local.isfinite().all())

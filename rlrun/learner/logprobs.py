@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
@@ -17,101 +17,139 @@ from rlrun.learner.model import head, hidden_states
 from rlrun.sampling import process_logits
 from rlrun.types import Sampling
 
+Ids = NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True)
 class TokenRows:
-    """Right-padded rows of one microbatch.
+    """The token ids of one microbatch: either padded rows, or one row of packed sequences.
 
     Attributes:
         token_ids: int64 [B, T].
-        attention_mask: int64 [B, T], 1 at real tokens.
-        targets: int64 [N], the trained tokens, row by row.
+        attention_mask: int64 [B, T], 1 at real tokens; None if packed.
+        position_ids: int64 [B, T], from 0 in each sequence; packed sequences are told apart by it.
+        targets: int64 [N], the trained tokens, sequence by sequence.
         predecessors: int64 [N], index into the flattened [B * T] of the position that predicts
             each target.
-        trajectory: int64 [N], row of each target.
+        trajectory: int64 [N], sequence of each target.
     """
 
     token_ids: Tensor
-    attention_mask: Tensor
+    attention_mask: Tensor | None
+    position_ids: Tensor
     targets: Tensor
     predecessors: Tensor
     trajectory: Tensor
 
     @classmethod
-    def of(
+    def padded(
         cls,
         token_ids: Sequence[Sequence[int]],
         loss_masks: Sequence[Sequence[bool]],
         device: torch.device,
     ) -> TokenRows:
-        """Pads rows on the right and finds what predicts each trained token.
+        """A row per sequence, padded on the right.
 
         ``loss_masks[i][0]`` must be false: nothing predicts the first token.
         """
         width = max(len(row) for row in token_ids)
-        ids: NDArray[np.int64] = np.zeros((len(token_ids), width), dtype=np.int64)
-        attention, trained = np.zeros_like(ids), np.zeros(ids.shape, dtype=np.bool_)
-        for i, (row, mask) in enumerate(zip(token_ids, loss_masks, strict=True)):
-            ids[i, : len(row)], attention[i, : len(row)] = row, 1
-            trained[i, : len(row)] = mask
-        assert not trained[:, 0].any(), "the first token of a row cannot be trained"
-        rows, columns = np.nonzero(trained)
+        starts = np.arange(len(token_ids)) * width
+        shape = (len(token_ids), width)
+        attention = np.zeros(shape, dtype=np.int64)
+        for i, row in enumerate(token_ids):
+            attention[i, : len(row)] = 1
+        return cls._laid_out(token_ids, loss_masks, starts, shape, attention, device)
+
+    @classmethod
+    def packed(
+        cls,
+        token_ids: Sequence[Sequence[int]],
+        loss_masks: Sequence[Sequence[bool]],
+        device: torch.device,
+    ) -> TokenRows:
+        """One row of all sequences behind each other, without padding."""
+        lengths = [len(row) for row in token_ids]
+        starts = np.cumsum([0, *lengths[:-1]])
+        return cls._laid_out(token_ids, loss_masks, starts, (1, sum(lengths)), None, device)
+
+    @classmethod
+    def _laid_out(
+        cls,
+        token_ids: Sequence[Sequence[int]],
+        loss_masks: Sequence[Sequence[bool]],
+        starts: Ids,
+        shape: tuple[int, int],
+        attention: Ids | None,
+        device: torch.device,
+    ) -> TokenRows:
+        """Places sequence i at ``starts[i]`` of the flattened rows."""
+        flat, positions = np.zeros(shape, np.int64).ravel(), np.zeros(shape, np.int64).ravel()
+        predecessors, trajectory = [], []
+        for i, (start, row, mask) in enumerate(zip(starts, token_ids, loss_masks, strict=True)):
+            assert not mask[0], "the first token of a sequence cannot be trained"
+            flat[start : start + len(row)] = row
+            positions[start : start + len(row)] = np.arange(len(row))
+            trained = np.flatnonzero(np.asarray(mask))
+            predecessors.append(start + trained - 1)
+            trajectory.append(np.full(len(trained), i))
+        before = np.concatenate(predecessors)
+
+        def tensor(array: Ids) -> Tensor:
+            return torch.from_numpy(array).to(device)
+
         return cls(
-            token_ids=torch.from_numpy(ids).to(device),
-            attention_mask=torch.from_numpy(attention).to(device),
-            targets=torch.from_numpy(ids[rows, columns]).to(device),
-            predecessors=torch.from_numpy(rows * width + columns - 1).to(device),
-            trajectory=torch.from_numpy(rows).to(device),
+            token_ids=tensor(flat.reshape(shape)),
+            attention_mask=None if attention is None else tensor(attention),
+            position_ids=tensor(positions.reshape(shape)),
+            targets=tensor(flat[before + 1]),
+            predecessors=tensor(before),
+            trajectory=tensor(np.concatenate(trajectory)),
         )
 
 
-def token_logprobs(
-    model: PreTrainedModel, rows: TokenRows, sampling: Sampling, chunk_tokens: int
-) -> tuple[Tensor, Tensor]:
-    """Log-probs of the trained tokens under the distribution that they were sampled from.
+class TokenLogprobs(nn.Module):
+    """A causal language model, seen as what gives log-probs of chosen tokens.
+
+    One module with one forward, so that whoever shards parameters gathers them around all of it:
+    the head is applied outside of the model's own forward.
 
     Args:
-        model: The policy.
-        rows: A microbatch.
+        model: The language model.
         sampling: Temperature and filters of the generator.
         chunk_tokens: Logits of at most this many tokens exist at a time.
-
-    Returns:
-        Log-probs and entropies in nats (the latter without gradient), both float32 [N].
     """
-    hidden = hidden_states(model, rows.token_ids, rows.attention_mask)
-    hidden = hidden.flatten(0, 1).index_select(0, rows.predecessors)
-    recompute = torch.is_grad_enabled() and len(rows.targets) > chunk_tokens
-    logprobs, entropies = [], []
-    for part, targets in zip(
-        hidden.split(chunk_tokens), rows.targets.split(chunk_tokens), strict=True
-    ):
-        if recompute:
-            values = checkpoint(
-                _chunk,
-                model,
-                part,
-                targets,
-                sampling,
-                use_reentrant=False,
-                determinism_check="none",
-            )
-        else:
-            values = _chunk(model, part, targets, sampling)
-        logprobs.append(values[0])
-        entropies.append(values[1])
-    return torch.cat(logprobs), torch.cat(entropies)
 
+    def __init__(self, model: PreTrainedModel, sampling: Sampling, chunk_tokens: int) -> None:
+        super().__init__()
+        self.model, self.sampling, self.chunk_tokens = model, sampling, chunk_tokens
 
-def _chunk(
-    model: PreTrainedModel, hidden: Tensor, targets: Tensor, sampling: Sampling
-) -> tuple[Tensor, Tensor]:
-    # Differences of log-probs are small: bfloat16 would round them away (10.01 - 10.03 = 0).
-    logits = process_logits(head(model)(hidden).float(), sampling)
-    logprobs = logits.log_softmax(-1)
-    chosen = logprobs.gather(-1, targets[:, None])[:, 0]
-    with torch.no_grad():
-        # A filtered token has probability 0 and log-prob -inf; its share of the entropy is 0.
-        terms = torch.where(logprobs.isinf(), 0.0, logprobs.exp() * logprobs)
-        entropy = -terms.sum(-1)
-    return chosen, entropy
+    def forward(self, rows: TokenRows) -> tuple[Tensor, Tensor]:
+        """Log-probs of the trained tokens under the distribution that they were sampled from.
+
+        Returns:
+            Log-probs and entropies in nats (the latter without gradient), both float32 [N].
+        """
+        hidden = hidden_states(self.model, rows)
+        hidden = hidden.flatten(0, 1).index_select(0, rows.predecessors)
+        recompute = torch.is_grad_enabled() and len(rows.targets) > self.chunk_tokens
+        logprobs, entropies = [], []
+        parts = hidden.split(self.chunk_tokens), rows.targets.split(self.chunk_tokens)
+        for part, targets in zip(*parts, strict=True):
+            if recompute:
+                values = checkpoint(self._chunk, part, targets, use_reentrant=False)
+            else:
+                values = self._chunk(part, targets)
+            logprobs.append(values[0])
+            entropies.append(values[1])
+        return torch.cat(logprobs), torch.cat(entropies)
+
+    def _chunk(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        # Differences of log-probs are small: bfloat16 would round them away (10.01 - 10.03 = 0).
+        logits = process_logits(head(self.model)(hidden).float(), self.sampling)
+        logprobs = logits.log_softmax(-1)
+        chosen = logprobs.gather(-1, targets[:, None])[:, 0]
+        with torch.no_grad():
+            # A filtered token has probability 0 and log-prob -inf; its share of the entropy is 0.
+            terms = torch.where(logprobs.isinf(), 0.0, logprobs.exp() * logprobs)
+            entropy = -terms.sum(-1)
+        return chosen, entropy

@@ -26,3 +26,26 @@ def split_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
         else:
             microbatches.append([index])
     return microbatches
+
+
+def pack_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:
+    """Groups sequences so that their sum stays within ``budget`` (first fit, longest first).
+
+    First-fit decreasing needs at most 11/9 of the fewest possible bins, plus one (Johnson, 1973).
+
+    Args:
+        lengths: Tokens of each sequence.
+        budget: Tokens per microbatch; at least the longest sequence.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    bins: list[list[int]] = []
+    rooms: list[int] = []
+    for index in order:
+        place = next((b for b, room in enumerate(rooms) if lengths[index] <= room), None)
+        if place is None:
+            place = len(bins)
+            bins.append([])
+            rooms.append(budget)
+        bins[place].append(index)
+        rooms[place] -= lengths[index]
+    return bins

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import logging
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,8 @@ from rlrun.config.schema import Policy
 from rlrun.errors import TrainingError
 from rlrun.models import resolve_model
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from rlrun.learner.logprobs import TokenRows
 
 PROBE_TOLERANCE = 1e-3
 """Largest difference between logits of body and head and those of the whole model, in logits.
@@ -35,6 +36,8 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model.to(device)
     check_head(model, policy.model)
+    if policy.sequence_packing:
+        check_packing(model, policy.model)
     return model  # type: ignore[no-any-return]  # transformers types from_pretrained as Any
 
 
@@ -57,9 +60,14 @@ def head(model: PreTrainedModel) -> nn.Module:
     return model.get_output_embeddings()  # type: ignore[no-any-return]
 
 
-def hidden_states(model: PreTrainedModel, token_ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """Last hidden state [B, T, H] of right-padded rows."""
-    output = body(model)(input_ids=token_ids, attention_mask=attention_mask, use_cache=False)
+def hidden_states(model: PreTrainedModel, rows: TokenRows) -> Tensor:
+    """Last hidden state [B, T, H]."""
+    output = body(model)(
+        input_ids=rows.token_ids,
+        attention_mask=rows.attention_mask,
+        position_ids=rows.position_ids,
+        use_cache=False,
+    )
     return output.last_hidden_state  # type: ignore[no-any-return]
 
 
@@ -70,12 +78,9 @@ def check_head(model: PreTrainedModel, name: str) -> None:
     Raises:
         TrainingError: It is not (a logit soft cap or scale, for example).
     """
-    device = next(model.parameters()).device
-    vocabulary = model.get_input_embeddings().num_embeddings
-    token_ids = (torch.arange(8, device=device) * 7 + 1)[None] % vocabulary
-    mask = torch.ones_like(token_ids)
-    ours = head(model)(hidden_states(model, token_ids, mask)).float()
-    theirs = model(input_ids=token_ids, attention_mask=mask, use_cache=False).logits.float()
+    token_ids = _probe_ids(model, 8)
+    ours = head(model)(body(model)(input_ids=token_ids, use_cache=False).last_hidden_state).float()
+    theirs = model(input_ids=token_ids, use_cache=False).logits.float()
     difference = (ours - theirs).abs().max().item()
     if not difference <= PROBE_TOLERANCE:
         raise TrainingError(
@@ -84,3 +89,31 @@ def check_head(model: PreTrainedModel, name: str) -> None:
             f"({type(model).__name__} may cap or scale its logits)",
             "Use a model without logit soft-capping or logit scaling",
         )
+
+
+@torch.no_grad()
+def check_packing(model: PreTrainedModel, name: str) -> None:
+    """Makes sure that packed sequences do not see each other.
+
+    Raises:
+        TrainingError: They do (state-space layers, for example, know no positions).
+    """
+    ids = _probe_ids(model, 12)
+    positions = torch.tensor([[*range(7), *range(5)]], device=ids.device)
+    packed = body(model)(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
+    alone = body(model)(input_ids=ids[:, 7:], use_cache=False).last_hidden_state
+    difference = (packed[:, 7:] - alone).abs().max().item()
+    if not difference <= PROBE_TOLERANCE * max(1.0, alone.abs().max().item()):
+        raise TrainingError(
+            f"policy.model={name}",
+            f"packed sequences see each other ({type(model).__name__}: hidden states differ by "
+            f"{difference:.3g})",
+            "Set policy.sequence_packing=false",
+        )
+
+
+def _probe_ids(model: PreTrainedModel, length: int) -> Tensor:
+    """Some token ids [1, length], the same ones for a model every time."""
+    embeddings = model.get_input_embeddings()
+    ids = torch.arange(length, device=embeddings.weight.device) * 7 + 1
+    return ids[None] % embeddings.num_embeddings

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 from rlrun.audit import audit
+
 from rlrun.logs import read_metrics
 from rlrun.metrics import is_declared
 from rlrun.records import read_trained, read_validation
-
 from tests.conftest import SMALL, rlrun
 
 

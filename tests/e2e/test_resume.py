@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from rlrun.training_state import load_tensors
 
+from rlrun.training_state import load_tensors
 from tests.conftest import SMALL, environment, rlrun
 from tests.e2e.test_quickstart import untimed
 

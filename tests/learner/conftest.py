@@ -13,17 +13,16 @@ from rlrun.batch import Sample
 from rlrun.config.schema import RunConfig
 from rlrun.derived import sampling_of
 from rlrun.learner.learner import Learner
+from rlrun.learner.sharding import Ranks
 from tests.factories import config, sample, trajectory
 
 MakeLearner = Callable[..., Learner]
 
 
-def new_learner(*overrides: str) -> Learner:
+def new_learner(*overrides: str, ranks: Ranks | None = None) -> Learner:
     settings: RunConfig = config(*overrides)
-    torch.manual_seed(0)
-    return Learner(
-        settings.policy, settings.loss, sampling_of(settings, training=True), torch.device("cpu")
-    )
+    sampling = sampling_of(settings, training=True)
+    return Learner(settings.policy, settings.loss, sampling, torch.device("cpu"), ranks)
 
 
 @pytest.fixture
@@ -33,6 +32,10 @@ def make_learner() -> MakeLearner:
 
 @pytest.fixture
 def samples() -> list[Sample]:
+    return ragged_samples()
+
+
+def ragged_samples() -> list[Sample]:
     """Ragged prompts and responses of valid token ids, with advantages of both signs."""
     rng = np.random.default_rng(7)
     made = []

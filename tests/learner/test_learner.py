@@ -85,6 +85,21 @@ def test_the_microbatch_size_changes_no_gradient(
     assert relative(cut, whole) < 1e-5
 
 
+@pytest.mark.parametrize("tokens", [64, 1000])
+def test_packing_changes_no_gradient_and_no_logprob(
+    make_learner: MakeLearner, samples: list[Sample], tokens: int
+) -> None:
+    fixed = ("policy.optimizer.lr=0", "policy.max_grad_norm=null")
+    padded = make_learner(*fixed)
+    packed = make_learner(
+        *fixed, "policy.sequence_packing=true", f"policy.train_micro_batch_tokens={tokens}"
+    )
+    ours, theirs = packed.logprobs(samples).logprobs, padded.logprobs(samples).logprobs
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+    assert relative(gradients(packed, samples), gradients(padded, samples)) < 1e-5
+
+
 def test_the_order_of_samples_changes_no_gradient(
     make_learner: MakeLearner, samples: list[Sample]
 ) -> None:

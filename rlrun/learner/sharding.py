@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Several ranks: who computes what, and parameters that are spread over them (FSDP2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+from transformers import PreTrainedModel
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """The data-parallel ranks of the learner, this process being one of them.
+
+    Attributes:
+        mesh: One-dimensional; None for a single process without torch.distributed.
+    """
+
+    mesh: DeviceMesh | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return 1 if self.mesh is None else self.mesh.size()
+
+    @property
+    def rank(self) -> int:
+        """This process among them, from 0."""
+        return 0 if self.mesh is None else self.mesh.get_local_rank()
+
+    def share(self, items: list[T]) -> list[T | None]:
+        """This rank's part, in order. All parts are equally long; None fills up the shorter ones.
+
+        Each rank must take part in every collective operation, so one with nothing left to do
+        still runs a microbatch that weighs nothing.
+        """
+        rounds = -(-len(items) // self.size)
+        own: list[T | None] = list(items[self.rank :: self.size])
+        return own + [None] * (rounds - len(own))
+
+    def sum(self, values: Mapping[str, Tensor]) -> dict[str, float]:
+        """Adds scalars over the ranks; all ranks have the same names."""
+        names = sorted(values)
+        if not names:
+            return {}
+        stacked = torch.stack([values[name].double() for name in names])
+        if self.mesh is not None:
+            torch.distributed.all_reduce(stacked, group=self.mesh.get_group())
+        return dict(zip(names, stacked.tolist(), strict=True))
+
+    def merge(self, part: Mapping[int, T]) -> dict[int, T]:
+        """The union of what every rank computed, by index."""
+        if self.mesh is None:
+            return dict(part)
+        parts: list[dict[int, T]] = [{} for _ in range(self.size)]
+        torch.distributed.all_gather_object(parts, dict(part), group=self.mesh.get_group())
+        return {index: value for one in parts for index, value in one.items()}
+
+
+def shard(module: nn.Module, model: PreTrainedModel, ranks: Ranks) -> None:
+    """Spreads the parameters of ``module``, which holds ``model``, over the ranks.
+
+    Each decoder layer is gathered on its own while it is used; embeddings, head and what is left
+    belong to the root and stay gathered from forward to backward, as the head is used at its end.
+    """
+    if ranks.mesh is None:
+        return
+    for layer in decoder_layers(model):
+        fully_shard(layer, mesh=ranks.mesh)
+    fully_shard(module, mesh=ranks.mesh, reshard_after_forward=False)
+
+
+def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The repeated blocks of a model: those that transformers never splits over devices."""
+    names = set(model._no_split_modules or ())
+    return [module for module in model.modules() if type(module).__name__ in names]
+
+
+def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Gathers sharded tensors; every rank must call it and gets all of them."""
+    return {
+        name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+@torch.no_grad()
+def load_full(targets: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> None:
+    """Copies whole tensors into parameters, sharded or not, by name."""
+    for name, target in targets:
+        if name in values:
+            target.copy_(like(target, values[name]))
+
+
+def like(target: Tensor, value: Tensor) -> Tensor:
+    """A whole tensor in the layout of ``target``."""
+    value = value.to(target.device, target.dtype)
+    if isinstance(target, DTensor):
+        return distribute_tensor(value, target.device_mesh, target.placements)
+    return value

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two gloo ranks with sharded parameters compute what one process computes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from rlrun.batch import Sample
+from rlrun.learner.learner import Learner
+from rlrun.learner.sharding import Ranks, full_tensors
+from rlrun.training_state import load_tensors, save_tensors
+from tests.learner.conftest import new_learner, ragged_samples
+
+MakeLearner = Callable[..., Learner]
+WORLD = 2
+OVERRIDES = (
+    "policy.train_micro_batch_tokens=64",
+    "policy.optimizer.lr=1e-3",
+    "policy.max_grad_norm=0.5",
+    "loss.reference_policy_kl_penalty=0.05",
+)
+
+
+def train_two_steps(learner: Learner, samples: list[Sample]) -> dict[str, float]:
+    """Two updates of two minibatches each; the metrics of the second."""
+    references = learner.ref_logprobs(samples)
+    assert references is not None
+    from dataclasses import replace
+
+    ready = [replace(s, ref_logprobs=r) for s, r in zip(samples, references, strict=True)]
+    learner.update([ready[:5], ready[5:]], step=1)
+    return learner.update([ready[:5], ready[5:]], step=2)
+
+
+def gradients(learner: Learner) -> torch.Tensor:
+    named = {n: p.grad for n, p in learner.model.named_parameters() if p.grad is not None}
+    return torch.cat([g.flatten() for g in full_tensors(named).values()])
+
+
+def rank_main(rank: int, folder: str) -> None:
+    """One rank: trains, saves, restores, and leaves what the test compares."""
+    sys.path.insert(0, str(Path(__file__).parent.parent.parent))
+    torch.set_num_threads(1)
+    root = Path(folder)
+    dist.init_process_group("gloo", init_method=f"file://{root}/store", rank=rank, world_size=WORLD)
+    try:
+        ranks = Ranks(dist.device_mesh.init_device_mesh("cpu", (WORLD,)))
+        samples = ragged_samples()
+        learner = new_learner(*OVERRIDES, ranks=ranks)
+        before = learner.logprobs(samples).logprobs
+        metrics = train_two_steps(learner, samples)
+        gradient = gradients(learner)
+        learner.save(root / "saved")
+        dist.barrier()
+        restored = new_learner(*OVERRIDES, ranks=ranks)
+        restored.load(root / "saved")
+        restored.save(root / "again")
+        if rank == 0:
+            save_tensors(root / "gradient.safetensors", {"gradient": gradient})
+            save_tensors(
+                root / "logprobs.safetensors",
+                {str(i): torch.from_numpy(one.copy()) for i, one in enumerate(before)},
+            )
+            (root / "metrics.json").write_text(json.dumps(metrics))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    mp.spawn(rank_main, args=(str(folder),), nprocs=WORLD)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def one_rank() -> tuple[Learner, list[np.ndarray], dict[str, float]]:
+    samples = ragged_samples()
+    learner = new_learner(*OVERRIDES)
+    before = learner.logprobs(samples).logprobs
+    return learner, list(before), train_two_steps(learner, samples)
+
+
+def test_logprobs_are_those_of_one_rank(
+    two_ranks: Path, one_rank: tuple[Learner, list[np.ndarray], dict[str, float]]
+) -> None:
+    found = load_tensors(two_ranks / "logprobs.safetensors")
+    for index, expected in enumerate(one_rank[1]):
+        np.testing.assert_allclose(found[str(index)].numpy(), expected, atol=1e-6)
+
+
+def test_the_gradient_is_that_of_one_rank(
+    two_ranks: Path, one_rank: tuple[Learner, list[np.ndarray], dict[str, float]]
+) -> None:
+    ours = load_tensors(two_ranks / "gradient.safetensors")["gradient"]
+    theirs = gradients(one_rank[0])
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-4
+
+
+def test_metrics_and_the_clipped_norm_are_those_of_one_rank(
+    two_ranks: Path, one_rank: tuple[Learner, list[np.ndarray], dict[str, float]]
+) -> None:
+    found = json.loads((two_ranks / "metrics.json").read_text())
+    assert found.keys() == one_rank[2].keys()
+    for name, value in one_rank[2].items():
+        assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+
+
+def test_what_two_ranks_save_one_rank_restores(
+    two_ranks: Path, one_rank: tuple[Learner, list[np.ndarray], dict[str, float]]
+) -> None:
+    learner = new_learner(*OVERRIDES)
+    learner.load(two_ranks / "saved")
+    ours = torch.cat([p.detach().flatten() for p in learner.model.parameters()])
+    theirs = torch.cat([p.detach().flatten() for p in one_rank[0].model.parameters()])
+    assert float((ours - theirs).norm() / theirs.norm()) < 1e-5
+
+
+def test_saving_what_was_restored_gives_the_same_bits(two_ranks: Path) -> None:
+    for name in ("policy/model.safetensors", "optimizer.safetensors"):
+        ours, theirs = (
+            load_tensors(two_ranks / "again" / name),
+            load_tensors(two_ranks / "saved" / name),
+        )
+        assert ours.keys() == theirs.keys()
+        assert all(ours[key].equal(theirs[key]) for key in ours)
