@@ -172,7 +172,7 @@ perf/logprobs_s  seconds  max
 perf/update_s  seconds  max
     Part of the step spent on the optimizer updates.
 perf/checkpoint_s  seconds  max
-    Part of the step spent on saving.
+    Duration of saving after the step before.
 perf/generated_tokens_per_s  tokens/second  sum
     Tokens sampled in the step over its wall time.
 perf/trained_tokens_per_s  tokens/second  sum

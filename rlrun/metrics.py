@@ -40,7 +40,8 @@ class Metric:
         unit: What it is measured in; "1" for a ratio or share.
         reduction: How values of several sources are combined.
         meaning: One sentence.
-        timing: Depends on the clock, hence outside the promise that equal runs give equal metrics.
+        timing: Depends on the clock (or on when a run was interrupted), hence outside the promise
+            that equal runs give equal metrics.
     """
 
     name: str
@@ -128,7 +129,13 @@ def _parse(table: str) -> dict[str, Metric]:
     return metrics
 
 
+_OF_INTERRUPTIONS = {"tokens/generated", "tokens/lost"}
+"""What a killed run had sampled beyond its checkpoint was sampled, and is counted."""
+
+
 def _is_timing(name: str) -> bool:
+    if name in _OF_INTERRUPTIONS:
+        return True
     return name.startswith(("perf/", "idle/")) or name.endswith("seconds")
 
 

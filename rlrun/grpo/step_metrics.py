@@ -82,19 +82,22 @@ def speed_metrics(batch: Batch, seconds: Mapping[str, float]) -> dict[str, float
 
     Args:
         batch: The batch.
-        seconds: "step" and the verbs "generate" and "update".
+        seconds: "step" and its parts "generate", "logprobs", "update" (if there was one) and
+            "train" (everything between generating and refitting).
     """
     generated = sum(s.trajectory.num_sampled for s in batch.samples)
     trained = sum(s.trajectory.num_sampled for s in batch.trained)
     return {
         "perf/step_s": seconds["step"],
         "perf/exposed_generation_s": seconds["generate"],
-        "perf/update_s": seconds["update"],
+        "perf/generation_s": seconds["generate"],
+        "perf/logprobs_s": seconds["logprobs"],
+        "perf/update_s": seconds.get("update", 0.0),
         "perf/generated_tokens_per_s": generated / max(seconds["generate"], 1e-9),
         "perf/trained_tokens_per_s": trained / max(seconds["step"], 1e-9),
         "idle/trainer_s": seconds["generate"],
         "idle/trainer_s/waiting_groups": seconds["generate"],
-        "idle/generator_s": seconds["update"],
+        "idle/generator_s": seconds["train"],
     }
 
 

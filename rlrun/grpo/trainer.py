@@ -79,6 +79,7 @@ class Trainer:
         self.parts, self.step = parts, step
         self.current = StepInProgress()
         self.batch: Batch | None = None
+        self.save_seconds: float | None = None
 
     async def run(self) -> str:
         """Trains to the end.
@@ -133,6 +134,7 @@ class Trainer:
         parts, started = self.parts, time.perf_counter()
         groups = parts.collector.take(train.positions)
         prepared = parts.prepare(train.step, groups)
+        self.current.seconds["logprobs"] = time.perf_counter() - started
         batch = self.batch = prepared.batch
         if prepared.warning is not None:
             parts.console.notice(f"step {train.step}: {prepared.warning}")
@@ -142,13 +144,15 @@ class Trainer:
         metrics |= prepared.correction
         if self._learns(batch):
             size = parts.config.policy.train_global_batch_size
+            began = time.perf_counter()
             metrics |= parts.learner.update(batch.minibatches(size), train.step)
+            self.current.seconds["update"] = time.perf_counter() - began
         metrics["train/skipped_update"] = float(not self._learns(batch))
         parts.decisions.apply(
             StepTrained(train.step, outcomes(train.positions, batch), token_categories(batch))
         )
         self.current.metrics |= metrics
-        self.current.seconds["update"] = time.perf_counter() - started
+        self.current.seconds["train"] = time.perf_counter() - started
 
     async def refit(self) -> None:
         """Gives the generator the new weights and frees the slots of the step."""
@@ -172,6 +176,9 @@ class Trainer:
         if parts.time_limit.reached():
             parts.decisions.apply(Stop("time_limit"))
         metrics = self.current.metrics | speed_metrics(batch, self.current.seconds)
+        if self.save_seconds is not None:
+            # Of the step before: its own line was written before it was saved.
+            metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None
         scheduler = parts.decisions.scheduler
         metrics |= {f"tokens/{name}": count for name, count in scheduler.ledger().items()}
         metrics |= scheduler.counters()
@@ -179,7 +186,8 @@ class Trainer:
         parts.console.step(self.step, metrics)
         parts.run_dir.write_status(RunState.RUNNING, step=self.step)
         if self._saves():
-            parts.time_limit.save_took(parts.saver.save(self.step, metrics))
+            self.save_seconds = parts.saver.save(self.step, metrics)
+            parts.time_limit.save_took(self.save_seconds)
 
     async def validate(self) -> dict[str, float]:
         """Evaluates the present weights and records what was generated."""
