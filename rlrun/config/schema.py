@@ -181,10 +181,14 @@ class DataSource(Checked):
         }
         for key, value in values.items():
             if value is None and key in _REQUIRED_SETTINGS[kind]:
-                yield (key,), f"{key} is not set, and source={self.source} needs it", f"Set {key}"
+                yield (
+                    (key, "source"),
+                    f"{key} is not set, and source={self.source} needs it",
+                    f"Set {key}",
+                )
             if value is not None and key not in _ALLOWED_SETTINGS[kind]:
                 yield (
-                    (key,),
+                    (key, "source"),
                     f"{key}={value!r} has no effect with source={self.source}",
                     f"Remove it, or write {key}={'{}' if key == 'options' else 'null'}",
                 )

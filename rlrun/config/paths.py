@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where conf/ and recipes/ are: inside an installed package, or beside it in a checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def conf_dir() -> Path:
+    """The folder with a folder per slot and run.yaml."""
+    return _shipped("conf")
+
+
+def recipes_dir() -> Path:
+    """The folder with the recipes that come with rlrun."""
+    return _shipped("recipes")
+
+
+def _shipped(name: str) -> Path:
+    inside = _PACKAGE / name
+    return inside if inside.is_dir() else _PACKAGE.parent / name
+
+
+def display(path: Path) -> str:
+    """A path as messages show it: short for shipped files and below the current folder."""
+    resolved = path.resolve()
+    for shipped in (conf_dir(), recipes_dir()):
+        if resolved.is_relative_to(shipped):
+            return str(resolved.relative_to(shipped.parent))
+    if resolved.is_relative_to(Path.cwd()):
+        return str(resolved.relative_to(Path.cwd()))
+    return str(resolved)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finds recipes: those that come with rlrun, those of a user's folder, and single files."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rlrun.config.paths import recipes_dir
+from rlrun.config.suggest import nearest
+from rlrun.config.variants import RECIPES
+from rlrun.config.yaml_file import read_yaml
+from rlrun.errors import ConfigError, Problem
+
+_RUN_STAMP = re.compile(r"\d{8}-\d{6}.*")
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeInfo:
+    """A recipe and what its header says."""
+
+    name: str
+    path: Path
+    header: str
+
+
+def recipe_folders(config_dir: Path | None) -> list[Path]:
+    """Where recipes are looked up by name, the user's folder first."""
+    own = [] if config_dir is None else [config_dir / RECIPES, config_dir]
+    return [*own, recipes_dir()]
+
+
+def list_recipes(config_dir: Path | None = None) -> list[RecipeInfo]:
+    """All recipes that have a name, in alphabetical order."""
+    found = {
+        path.stem: RecipeInfo(path.stem, path, read_yaml(path).header)
+        for folder in reversed(recipe_folders(config_dir))
+        for path in folder.glob("*.yaml")
+    }
+    return [found[name] for name in sorted(found)]
+
+
+def get_recipe(name: str, config_dir: Path | None = None) -> RecipeInfo:
+    """The recipe of a name or file.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    path = find_recipe(name, recipe_folders(config_dir))
+    if path is None:
+        raise ConfigError([no_recipe(name, name, config_dir)])
+    return RecipeInfo(path.stem, path, read_yaml(path).header)
+
+
+def no_recipe(where: str, name: str, config_dir: Path | None) -> Problem:
+    """What to say about a recipe that does not exist."""
+    names = nearest(name, [info.name for info in list_recipes(config_dir)])
+    remedy = f"Give a file that ends in .yaml or one of {', '.join(names)}"
+    return Problem(where, f"there is no recipe {name}", remedy)
+
+
+def find_recipe(name: str, folders: list[Path]) -> Path | None:
+    """The file of a recipe given by name, or by a path that ends in .yaml or .yml."""
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name).expanduser()
+        return path if path.is_file() else None
+    files = [folder / f"{name}.yaml" for folder in folders]
+    return next((file for file in files if file.is_file()), None)
+
+
+def recipe_name(path: Path) -> str:
+    """What runs of the recipe are called: its file name, or that of the run it was saved by."""
+    path = path.resolve()
+    if path.name != "config.yaml":
+        return path.stem
+    # A run's folder is RECIPE/DATE-TIME unless the user named it.
+    folder = path.parent.parent if _RUN_STAMP.fullmatch(path.parent.name) else path.parent
+    return folder.name or "run"

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What keys must say together: each rule an id, the keys, a check of their values, a remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.config.duration import parse_duration
+from rlrun.config.paths import conf_dir
+from rlrun.config.suggest import nearest
+
+STOP_METRICS = ("validation/accuracy", "validation/reward_mean", "validation/pass_k")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        id: Its name, for tests and documentation.
+        keys: The keys it is about. It holds where the chosen variants lack one of them.
+        check: Takes the keys' values in order; says what is wrong, or None.
+        remedy: What to write instead.
+    """
+
+    id: str
+    keys: tuple[str, ...]
+    check: Callable[..., str | None]
+    remedy: str
+
+
+def broken_rules(values: Mapping[str, Any]) -> list[tuple[Rule, str]]:
+    """The rules that the values of a run break, each with what is wrong."""
+    broken = []
+    for rule in RULES:
+        if all(key in values for key in rule.keys):
+            what = rule.check(*(values[key] for key in rule.keys))
+            if what is not None:
+                broken.append((rule, what))
+    return broken
+
+
+def _batch_divides(prompts: int, generations: int, update: int | None) -> str | None:
+    batch = prompts * generations
+    if update is None or batch % update == 0:
+        return None
+    size = f"{prompts} prompts x {generations} generations = {batch} trajectories per step"
+    if update > batch:
+        return f"{size} are fewer than policy.train_global_batch_size={update}"
+    return (
+        f"{size} cannot be divided into updates of policy.train_global_batch_size={update}: "
+        f"{batch} % {update} = {batch % update}"
+    )
+
+
+def _trajectory_fits_microbatch(microbatch: int, longest: int) -> str | None:
+    if microbatch >= longest:
+        return None
+    return (
+        f"policy.train_micro_batch_tokens={microbatch} has no room for a trajectory of "
+        f"policy.max_total_sequence_length={longest}: {microbatch} // {longest} = 0"
+    )
+
+
+def _response_fits_context(response: int, context: int) -> str | None:
+    if response <= context:
+        return None
+    return (
+        f"generation.max_new_tokens={response} is above policy.max_total_sequence_length={context}"
+    )
+
+
+def _baseline_needs_group(generations: int, baseline: str, normalize: bool) -> str | None:
+    if generations > 1 or (baseline == "none" and not normalize):
+        return None
+    return (
+        "a group of one trajectory has only advantages of 0 with "
+        f"advantage.baseline={baseline} and advantage.normalize={str(normalize).lower()}"
+    )
+
+
+def _dynamic_sampling_needs_group(enabled: bool, generations: int) -> str | None:
+    if not enabled or generations > 1:
+        return None
+    return "dynamic sampling would replace every group: one trajectory alone has no spread"
+
+
+def _reference_is_computed(penalty: float, skipped: bool) -> str | None:
+    if penalty == 0 or not skipped:
+        return None
+    return (
+        f"loss.reference_policy_kl_penalty={penalty} needs the reference policy's log-probs, but "
+        "grpo.skip_reference_policy_logprobs_calculation=true"
+    )
+
+
+def _run_ends(steps: int | None, epochs: int | None) -> str | None:
+    if steps is None and epochs is None:
+        return "the run has no end: grpo.max_num_steps and grpo.max_num_epochs are both null"
+    return None
+
+
+def _shaping_has_length(enabled: bool, longest: int | None) -> str | None:
+    if enabled and longest is None:
+        return "overlong shaping is enabled without grpo.overlong_shaping.max_response_tokens"
+    return None
+
+
+def _validates(period: int, at_start: bool, at_end: bool) -> bool:
+    return period > 0 or at_start or at_end
+
+
+def _validation_has_rows(
+    period: int, at_start: bool, at_end: bool, source: str | None
+) -> str | None:
+    if not _validates(period, at_start, at_end) or source is not None:
+        return None
+    return "the run validates, but data.validation.source is null"
+
+
+def _stop_is_complete(metric: str | None, threshold: float | None) -> str | None:
+    if (metric is None) == (threshold is None):
+        return None
+    if metric is None:
+        return f"grpo.stop_at_validation_threshold={threshold} has no stop_at_validation_metric"
+    return f"grpo.stop_at_validation_metric={metric} has no stop_at_validation_threshold"
+
+
+def _stop_metric_exists(metric: str | None, samples: int) -> str | None:
+    if metric is None:
+        return None
+    if metric not in STOP_METRICS:
+        near = nearest(metric, STOP_METRICS)[0]
+        return f"there is no validation metric {metric} to stop at; did you mean {near}"
+    if metric == "validation/pass_k" and samples == 1:
+        return "validation/pass_k needs grpo.val_num_generations_per_prompt above 1"
+    return None
+
+
+def _stop_is_validated(metric: str | None, period: int, at_start: bool, at_end: bool) -> str | None:
+    if metric is None or _validates(period, at_start, at_end):
+        return None
+    return f"grpo.stop_at_validation_metric={metric}, but the run never validates"
+
+
+def _checkpoint_metric_exists(metric: str | None, samples: int) -> str | None:
+    from rlrun.metrics import METRICS, is_declared
+
+    if metric is None:
+        return None
+    if not is_declared(metric):
+        near = nearest(metric, METRICS)[0]
+        return f"checkpointing.metric={metric} is not a metric; did you mean {near}"
+    if metric == "validation/pass_k" and samples == 1:
+        return "validation/pass_k needs grpo.val_num_generations_per_prompt above 1"
+    return None
+
+
+def _checkpoint_metric_is_validated(
+    metric: str | None, period: int, at_start: bool, at_end: bool
+) -> str | None:
+    if metric is None or not metric.startswith("validation/"):
+        return None
+    if _validates(period, at_start, at_end):
+        return None
+    return f"checkpointing.metric={metric}, but the run never validates"
+
+
+def _duration_is_readable(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        parse_duration(text)
+    except ValueError as error:
+        return f"checkpointing.checkpoint_must_save_by={text} {error}"
+    return None
+
+
+def _model_is_no_choice(model: str) -> str | None:
+    if (conf_dir() / "policy" / "model" / f"{model}.yaml").is_file() and "/" not in model:
+        return f"policy.model={model} is the name of a choice, not of a model"
+    return None
+
+
+_VALIDATES = ("grpo.val_period", "grpo.val_at_start", "grpo.val_at_end")
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "batch_divides",
+        (
+            "grpo.num_prompts_per_step",
+            "grpo.num_generations_per_prompt",
+            "policy.train_global_batch_size",
+        ),
+        _batch_divides,
+        "Set policy.train_global_batch_size to a divisor, or to null for one update per step",
+    ),
+    Rule(
+        "trajectory_fits_microbatch",
+        ("policy.train_micro_batch_tokens", "policy.max_total_sequence_length"),
+        _trajectory_fits_microbatch,
+        "Raise policy.train_micro_batch_tokens to the longest trajectory, or shorten it",
+    ),
+    Rule(
+        "response_fits_context",
+        ("generation.max_new_tokens", "policy.max_total_sequence_length"),
+        _response_fits_context,
+        "Lower generation.max_new_tokens (equal is legal), or raise the length",
+    ),
+    Rule(
+        "baseline_needs_group",
+        ("grpo.num_generations_per_prompt", "advantage.baseline", "advantage.normalize"),
+        _baseline_needs_group,
+        "Raise grpo.num_generations_per_prompt, or set baseline=none and normalize=false",
+    ),
+    Rule(
+        "dynamic_sampling_needs_group",
+        ("grpo.use_dynamic_sampling", "grpo.num_generations_per_prompt"),
+        _dynamic_sampling_needs_group,
+        "Raise grpo.num_generations_per_prompt, or set grpo.use_dynamic_sampling=false",
+    ),
+    Rule(
+        "reference_is_computed",
+        (
+            "loss.reference_policy_kl_penalty",
+            "grpo.skip_reference_policy_logprobs_calculation",
+        ),
+        _reference_is_computed,
+        "Set the penalty to 0, or do not skip the reference policy",
+    ),
+    Rule(
+        "run_ends",
+        ("grpo.max_num_steps", "grpo.max_num_epochs"),
+        _run_ends,
+        "Set one of them",
+    ),
+    Rule(
+        "shaping_has_length",
+        ("grpo.overlong_shaping.enabled", "grpo.overlong_shaping.max_response_tokens"),
+        _shaping_has_length,
+        "Set max_response_tokens, usually to generation.max_new_tokens",
+    ),
+    Rule(
+        "validation_has_rows",
+        (*_VALIDATES, "data.validation.source"),
+        _validation_has_rows,
+        "Set data.validation.source, or val_period=0 and val_at_start and val_at_end to false",
+    ),
+    Rule(
+        "stop_is_complete",
+        ("grpo.stop_at_validation_metric", "grpo.stop_at_validation_threshold"),
+        _stop_is_complete,
+        "Set both, or both to null",
+    ),
+    Rule(
+        "stop_metric_exists",
+        ("grpo.stop_at_validation_metric", "grpo.val_num_generations_per_prompt"),
+        _stop_metric_exists,
+        f"Choose one of {', '.join(STOP_METRICS)}",
+    ),
+    Rule(
+        "stop_is_validated",
+        ("grpo.stop_at_validation_metric", *_VALIDATES),
+        _stop_is_validated,
+        "Set grpo.val_period",
+    ),
+    Rule(
+        "checkpoint_metric_exists",
+        ("checkpointing.metric", "grpo.val_num_generations_per_prompt"),
+        _checkpoint_metric_exists,
+        "Take a name from docs/metrics.md, such as validation/accuracy, or null",
+    ),
+    Rule(
+        "checkpoint_metric_is_validated",
+        ("checkpointing.metric", *_VALIDATES),
+        _checkpoint_metric_is_validated,
+        "Set grpo.val_period, or choose a train/ metric",
+    ),
+    Rule(
+        "duration_is_readable",
+        ("checkpointing.checkpoint_must_save_by",),
+        _duration_is_readable,
+        "Write days, hours, minutes and seconds, such as 00:03:40:00",
+    ),
+    Rule(
+        "model_is_no_choice",
+        ("policy.model",),
+        _model_is_no_choice,
+        "Write policy/model=NAME to choose it; a folder of that name is ./NAME",
+    ),
+)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+
+from rlrun.config import load, parse_duration
+from rlrun.config.keys import all_keys
+from rlrun.config.rules import RULES
+from rlrun.config.variants import discover
+from tests.config.config_problems import QUICK, only_problem, problems
+
+STOP = ("grpo.stop_at_validation_metric=validation/accuracy", "grpo.stop_at_validation_threshold=1")
+NO_METRIC = "checkpointing.metric=null"
+NO_VALIDATION = ("grpo.val_period=0", "grpo.val_at_start=false", "grpo.val_at_end=false")
+
+BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
+    "batch_divides": [
+        (
+            (
+                "grpo.num_prompts_per_step=6",
+                "grpo.num_generations_per_prompt=4",
+                "policy.train_global_batch_size=16",
+            ),
+            "24 % 16 = 8",
+        ),
+        (("policy.train_global_batch_size=256",), "fewer than"),
+    ],
+    "trajectory_fits_microbatch": [(("policy.train_micro_batch_tokens=63",), "63 // 64 = 0")],
+    "response_fits_context": [(("generation.max_new_tokens=65",), "65 is above")],
+    "baseline_needs_group": [
+        (("grpo.num_generations_per_prompt=1",), "only advantages of 0"),
+        (
+            (
+                "grpo.num_generations_per_prompt=1",
+                "advantage.baseline=leave_one_out",
+                "advantage.normalize=false",
+            ),
+            "leave_one_out",
+        ),
+    ],
+    "dynamic_sampling_needs_group": [
+        (
+            (
+                "grpo.use_dynamic_sampling=true",
+                "grpo.num_generations_per_prompt=1",
+                "advantage.baseline=none",
+                "advantage.normalize=false",
+            ),
+            "one trajectory alone",
+        )
+    ],
+    "reference_is_computed": [
+        (
+            (
+                "loss.reference_policy_kl_penalty=0.1",
+                "grpo.skip_reference_policy_logprobs_calculation=true",
+            ),
+            "needs the reference policy",
+        )
+    ],
+    "run_ends": [(("grpo.max_num_steps=null", "grpo.max_num_epochs=null"), "no end")],
+    "shaping_has_length": [(("grpo.overlong_shaping.enabled=true",), "max_response_tokens")],
+    "validation_has_rows": [
+        (("data.validation.source=null", "data.validation.split=null"), "source is null")
+    ],
+    "stop_is_complete": [
+        (("grpo.stop_at_validation_threshold=1",), "no stop_at_validation_metric"),
+        ((STOP[0],), "no stop_at_validation_threshold"),
+    ],
+    "stop_metric_exists": [
+        (("grpo.stop_at_validation_metric=accuracy", STOP[1]), "did you mean validation/accuracy"),
+        (
+            ("grpo.stop_at_validation_metric=validation/pass_k", STOP[1]),
+            "val_num_generations_per_prompt",
+        ),
+    ],
+    "stop_is_validated": [
+        ((*STOP, *NO_VALIDATION, "checkpointing.metric=null"), "never validates")
+    ],
+    "checkpoint_metric_exists": [
+        (("checkpointing.metric=val:accuracy",), "did you mean validation/accuracy"),
+        (("checkpointing.metric=validation/pass_k",), "val_num_generations_per_prompt"),
+    ],
+    "checkpoint_metric_is_validated": [(NO_VALIDATION, "never validates")],
+    "duration_is_readable": [
+        ((f"checkpointing.checkpoint_must_save_by='{text}'",), what)
+        for text, what in [
+            ("1h", "DD:HH:MM:SS"),
+            ("03:40:00", "DD:HH:MM:SS"),
+            ("00:24:00:00", "HH=24"),
+            ("00:00:60:00", "MM=60"),
+            ("00:00:00:60", "SS=60"),
+            ("00:00:00:00", "zero"),
+            ("-1:00:00:00", "DD:HH:MM:SS"),
+        ]
+    ],
+    "model_is_no_choice": [(("policy.model=tiny",), "name of a choice")],
+}
+
+
+def test_every_rule_has_a_broken_example_and_known_keys() -> None:
+    discover()
+    assert {rule.id for rule in RULES} == set(BROKEN)
+    assert len(RULES) == len(BROKEN)
+    assert {key for rule in RULES for key in rule.keys} <= all_keys()
+
+
+@pytest.mark.parametrize(("flags", "what"), [case for cases in BROKEN.values() for case in cases])
+def test_a_broken_rule_is_the_only_problem(flags: tuple[str, ...], what: str) -> None:
+    problem = only_problem([QUICK, *flags])
+    assert what in problem.what
+    assert problem.where in flags
+    assert problem.remedy
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("generation.max_new_tokens=64",),
+        ("policy.train_micro_batch_tokens=64",),
+        ("policy.train_global_batch_size=128",),
+        ("policy.train_global_batch_size=64",),
+        (
+            "grpo.num_generations_per_prompt=1",
+            "advantage.baseline=none",
+            "advantage.normalize=false",
+        ),
+        ("grpo.skip_reference_policy_logprobs_calculation=true",),
+        ("loss.reference_policy_kl_penalty=0.1",),
+        ("grpo.max_num_steps=null",),
+        ("grpo.max_num_epochs=null",),
+        (*NO_VALIDATION, "checkpointing.metric=train/reward_mean"),
+        (*NO_VALIDATION, "checkpointing.metric=null", "data.validation.source=null"),
+        STOP,
+        (
+            "grpo.stop_at_validation_metric=validation/pass_k",
+            STOP[1],
+            "grpo.val_num_generations_per_prompt=4",
+        ),
+        ("checkpointing.metric=reward/format",),
+        ("checkpointing.checkpoint_must_save_by=00:03:40:00",),
+        ("checkpointing.checkpoint_must_save_by=10:00:00:00",),
+        ("grpo.use_dynamic_sampling=true",),
+        (
+            "grpo.overlong_shaping.enabled=true",
+            "grpo.overlong_shaping.max_response_tokens=28",
+            "grpo.overlong_shaping.buffer_tokens=28",
+        ),
+        ("policy.model=./tiny",),
+        ("generation.top_p=0.9", "generation.top_k=5"),
+        ("policy.scheduler.decay=linear", "policy.scheduler.decay_steps=40"),
+        ("policy.scheduler.warmup_steps=100",),
+    ],
+)
+def test_what_a_rule_allows_is_accepted(flags: tuple[str, ...]) -> None:
+    load([QUICK, *flags])
+
+
+@pytest.mark.parametrize(
+    ("flags", "key"),
+    [
+        (("policy.scheduler.decay=cosine",), "policy.scheduler.decay"),
+        (
+            (
+                "grpo.reward_scaling.enabled=true",
+                "grpo.reward_scaling.source_min=1",
+                "grpo.reward_scaling.source_max=0",
+            ),
+            "grpo.reward_scaling.source_min",
+        ),
+        (("advantage.baseline=none",), "advantage.baseline"),
+    ],
+)
+def test_problems_of_nested_settings_name_keys_from_the_root(
+    flags: tuple[str, ...], key: str
+) -> None:
+    problem = only_problem([QUICK, *flags])
+    assert key in problem.keys
+    assert problem.where in flags
+
+
+def test_a_source_that_does_not_fit_its_group_is_blamed_rather_than_the_group() -> None:
+    problem = only_problem([QUICK, "data.train.source=rows.jsonl"])
+    assert problem.where == "data.train.source=rows.jsonl"
+    assert "split=null" in problem.remedy
+    load([QUICK, "data.train.source=rows.jsonl", "data.train.split=null"])
+    load([QUICK, "data=default", "data.train.source=rows.jsonl", *NO_VALIDATION, NO_METRIC])
+
+
+def test_one_value_can_break_several_rules() -> None:
+    found = problems([QUICK, "policy.max_total_sequence_length=10000"])
+    assert len(found) == 1
+    found = problems(
+        [QUICK, "policy.max_total_sequence_length=20000", "generation.max_new_tokens=30000"]
+    )
+    assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("00:00:00:01", 1.0),
+        ("00:03:40:00", 13200.0),
+        ("02:01:00:00", 176400.0),
+        ("100:00:00:00", 8.64e6),
+    ],
+)
+def test_durations_are_days_hours_minutes_seconds(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "1", "0:0:0:1", "00:00:00:1", "٠٠:00:00:01", "00:00:00:01 "])
+def test_other_durations_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="DD:HH:MM:SS"):
+        parse_duration(text)
