@@ -46,21 +46,27 @@ def _binary(operator: ast.operator, left: Fraction, right: Fraction) -> Fraction
     raise ArithmeticProblem("only + - * / // % ** are known")
 
 
-def _value(node: ast.expr) -> Fraction:
+def _number(node: ast.Constant, text: str) -> Fraction:
+    """The value of a literal as it is written; a float would round it."""
+    if type(node.value) is int:
+        return Fraction(node.value)
+    literal = ast.get_source_segment(text, node) or ""
+    power = literal.lower().partition("e")[2] or "0"
+    if type(node.value) is not float or abs(int(power)) > _MAX_POWER:
+        raise ArithmeticProblem("only numbers of moderate size are known")
+    return Fraction(literal.replace("_", ""))
+
+
+def _value(node: ast.expr, text: str) -> Fraction:
     match node:
-        case ast.Constant(value=bool() | complex()):
-            raise ArithmeticProblem("only numbers are known")
-        case ast.Constant(value=int() | float() as value):
-            try:
-                result = Fraction(repr(value))
-            except ValueError as problem:
-                raise ArithmeticProblem("a number is too large") from problem
+        case ast.Constant():
+            result = _number(node, text)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            result = -_value(operand)
+            result = -_value(operand, text)
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
-            result = _value(operand)
+            result = _value(operand, text)
         case ast.BinOp(left=left, op=operator, right=right):
-            result = _binary(operator, _value(left), _value(right))
+            result = _binary(operator, _value(left, text), _value(right, text))
         case _:
             raise ArithmeticProblem("only numbers and + - * / // % ** are known")
     if max(result.numerator.bit_length(), result.denominator.bit_length()) > _MAX_BITS:
@@ -78,7 +84,7 @@ def calculate(expression: str) -> Fraction:
     if not text or len(text) > MAX_CHARACTERS:
         raise ArithmeticProblem(f"an expression has 1 to {MAX_CHARACTERS} characters")
     try:
-        return _value(ast.parse(text, mode="eval").body)
+        return _value(ast.parse(text, mode="eval").body, text)
     except ZeroDivisionError as problem:
         raise ArithmeticProblem("division by zero") from problem
     except (SyntaxError, RecursionError, MemoryError, ValueError) as problem:

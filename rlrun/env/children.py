@@ -27,6 +27,7 @@ import rlrun
 logger = logging.getLogger(__name__)
 
 _START_S = 120.0
+_END_S = 30.0
 _WALL_FACTOR = 20.0
 """Wall-clock seconds per CPU second after which a child counts as stuck for reasons of its own."""
 _ATTEMPTS = 2
@@ -103,7 +104,7 @@ class _Child:
         try:
             self.process.stdin.write(json.dumps(job).encode() + b"\n")
         except BrokenPipeError as problem:
-            raise _Gone(self.process.wait(), had_job=False) from problem
+            raise _Gone(self._ending(), had_job=False) from problem
         reply: Mapping[str, object] = json.loads(self._line(time.monotonic() + wall_s, True))
         return reply
 
@@ -119,13 +120,21 @@ class _Child:
                 raise TimeoutError("no answer in time")
             chunk = os.read(descriptor, 65536)
             if not chunk:
-                raise _Gone(self.process.wait(), had_job)
+                raise _Gone(self._ending(), had_job)
             self.buffer += chunk
         line, _, self.buffer = self.buffer.partition(b"\n")
         return line
 
+    def _ending(self) -> int:
+        """The exit status of a process whose pipes are closed."""
+        try:
+            return self.process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
     def kill(self) -> None:
-        """Ends the process and frees its pipes. May be called twice and from any thread."""
+        """Ends the process. May be called twice and from any thread."""
         self.process.kill()
         self.process.wait()
 
@@ -165,7 +174,7 @@ class Children:
         with self._slots:
             ending = 0
             for _ in range(_ATTEMPTS):
-                child, fresh = self._take()
+                child = self._take()
                 try:
                     reply = child.ask(job, self._timeout_s * _WALL_FACTOR)
                 except _Gone as gone:
@@ -173,7 +182,7 @@ class Children:
                     ending = gone.returncode
                     if gone.had_job and -ending in (signal.SIGPROF, signal.SIGXCPU):
                         return Reply(None, f"more than {self._timeout_s:g} s of CPU time")
-                    logger.warning("verifier child ended with %d, fresh=%s", ending, fresh)
+                    logger.warning("verifier child ended with %d", ending)
                 except TimeoutError as problem:
                     self._drop(child)
                     raise ChildrenDown(f"a verifier child got no CPU time: {problem}") from problem
@@ -181,20 +190,23 @@ class Children:
                     self._drop(child)
                     raise
                 else:
-                    self._give_back(child)
+                    if "last" in reply:
+                        self._drop(child)
+                    else:
+                        self._give_back(child)
                     return Reply(reply)
             if -ending in (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP):
                 raise ChildrenDown(f"verifier children are killed from outside (signal {-ending})")
             return Reply(None, f"the verifier ended with {ending}")
 
-    def _take(self) -> tuple[_Child, bool]:
+    def _take(self) -> _Child:
         with self._lock:
             if self._closed:
                 raise ChildrenDown("the verifier is closed")
             while self._idle:
                 child = self._idle.pop()
                 if child.process.poll() is None:
-                    return child, False
+                    return child
                 self._all.discard(child)
                 child.dispose()
             child = _Child(self._timeout_s, self._memory_mb)
@@ -204,7 +216,7 @@ class Children:
         except BaseException:
             self._drop(child)
             raise
-        return child, True
+        return child
 
     def _give_back(self, child: _Child) -> None:
         with self._lock:

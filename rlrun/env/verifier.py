@@ -20,7 +20,7 @@ from rlrun.env.answers.exact import ExactDecider
 from rlrun.env.answers.extract import find_answer, gold_answer
 from rlrun.env.answers.nodes import Undecided
 from rlrun.env.answers.reader import read_gold
-from rlrun.env.answers.shapes import Text, Unparsed
+from rlrun.env.answers.shapes import Answer, Listing, Order, Text, Unparsed
 from rlrun.env.children import Children, ChildrenDown
 from rlrun.interfaces import Env, setting
 from rlrun.types import EnvStep, Failure, FailureKind, Row
@@ -71,12 +71,18 @@ def unreadable_gold(gold: str) -> str | None:
         return "the reference answer is empty"
     if isinstance(answer, Unparsed):
         return f"the reference answer {gold[:80]!r} cannot be read: {answer.reason}"
-    if isinstance(answer, Text):
-        if not answer.words:
-            return f"the reference answer {gold[:80]!r} holds nothing that can be compared"
-        if len(answer.words.split()) > _MAX_GOLD_WORDS:
-            return f"the reference answer {gold[:80]!r} is prose, not a final answer"
+    if answer == Text(""):
+        return f"the reference answer {gold[:80]!r} holds nothing that can be compared"
+    if _words(answer) > _MAX_GOLD_WORDS:
+        return f"the reference answer {gold[:80]!r} is prose, not a final answer"
     return None
+
+
+def _words(answer: Answer) -> int:
+    """Number of words in text that nothing but the same text equals."""
+    if isinstance(answer, Listing) and answer.order is Order.LIST:
+        return sum(_words(item) for item in answer.items)
+    return len(answer.words.split()) if isinstance(answer, Text) else 0
 
 
 class Verifier:

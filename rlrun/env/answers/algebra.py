@@ -65,9 +65,11 @@ def _parsed(latex: str) -> Any:
         pass
     try:
         parsed = latex2sympy(_SHORT_FRACTION.sub(r"\\frac{\1}{\2}", latex))
-    except Exception:  # noqa: BLE001 - the parser raises errors of many libraries for bad input
+        return parsed.doit() if isinstance(parsed, sympy.Basic | sympy.MatrixBase) else None
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - parser and sympy raise errors of many libraries
         return None
-    return parsed.doit() if isinstance(parsed, sympy.Basic | sympy.MatrixBase) else None
 
 
 def _vanishes(difference: Any) -> bool:

@@ -107,6 +107,9 @@ _BARE |= dict.fromkeys(("degree", "textdegree"), "^\\circ ")
 _BARE |= {"lt": "<", "gt": ">", "div": "/", "ast": "*", "cdotp": "\\cdot ", "minus": "-"}
 _COLOUR = re.compile(r"\\(?:color|textcolor)\s*(?:\{[^{}]*\}|[a-z]+)")
 _PHANTOM = re.compile(r"\\[hv]?phantom\{[^{}]*\}")
+_EMPTY_GROUP = re.compile(r"(?<![\\}\w])\{\s*\}")
+_BRACED_SIGN = re.compile(r"\{\s*([-+])\s*\}")
+_LETTER_DEGREE = re.compile(r"(?<=\d)\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))")
 _DECORATION = "*_`\"' \t\r\n"
 
 
@@ -165,5 +168,8 @@ def clean(text: str) -> str:
     if "{,}" in text:
         text = _BRACED_COMMA.sub("", text)
     text = _DELIMITERS.sub(" ", text)
+    text = _EMPTY_GROUP.sub(" ", text)
+    text = _BRACED_SIGN.sub(r"\1", text)
+    text = _LETTER_DEGREE.sub(r"^\\circ ", text)
     text = _SPACES.sub(" ", text)
     return " ".join(_strip_decoration(text).split())

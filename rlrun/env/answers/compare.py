@@ -66,7 +66,7 @@ def same(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(gold, Relation) or isinstance(answer, Relation):
         return _same_relation(gold, answer, decider)
     if isinstance(gold, Text) or isinstance(answer, Text):
-        return gold == answer
+        return gold == answer != Text("")
     if isinstance(gold, Numeral) or isinstance(answer, Numeral):
         return _same_numeral(gold, answer)
     if isinstance(gold, Colons) or isinstance(answer, Colons):
@@ -235,8 +235,13 @@ def _same_listing(gold: Answer, answer: Answer, decider: Decider) -> bool:
             return same(gold, answer.items[0], decider)
         return False
     orders = (gold.order, answer.order)
+    if set(orders) == {Order.TUPLE, Order.SET}:
+        # A set of one point is the point; otherwise a set is no tuple.
+        if gold.order is Order.SET:
+            return len(gold.items) == 1 and same(gold.items[0], answer, decider)
+        return len(answer.items) == 1 and same(gold, answer.items[0], decider)
     if Order.TUPLE in orders:
-        if Order.SET in orders or not _brackets_agree(gold, answer):
+        if not _brackets_agree(gold, answer):
             return False
         return _pairwise(_in_order(gold), _in_order(answer), decider)
     if Order.SET in orders:

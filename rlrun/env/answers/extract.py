@@ -46,6 +46,7 @@ _QUOTED = (
 )
 _CLAUSE = re.compile(r",?\s+(?:because|since|as|which|so|when|where|after|for)\b")
 _SENTENCE = re.compile(r"[.!?](?=\s|$)")
+_PROSE = re.compile(r"[A-Za-z]{2,}\W*\s.*\w")
 _LINE = 300
 
 
@@ -114,7 +115,7 @@ def _last_line(text: str) -> Found:
     line = text.rstrip().rpartition("\n")[2].strip()
     if not line:
         return Found(None, "the response is empty")
-    if len(line) <= _LINE:
+    if len(line) <= _LINE and not _PROSE.match(line):
         answer = read(line)
         one_word = isinstance(answer, Text) and len(answer.words.split()) == 1
         if one_word or (answer is not None and not isinstance(answer, Text | Unparsed)):

@@ -55,8 +55,8 @@ FUNCTIONS = frozenset(
     "sinh cosh tanh coth log ln lg exp sqrt abs floor ceil".split()
 )
 _NAMED = FUNCTIONS | frozenset(
-    "pi infty alpha beta gamma delta epsilon theta lambda mu nu xi rho sigma tau phi chi psi omega "
-    "pm cup frac".split()
+    "pi infty alpha beta gamma delta epsilon theta lambda mu nu xi rho sigma tau phi chi psi "
+    "omega".split()
 )
 _INFINITIES = {"oo", "inf", "infinity", "Infinity"}
 JOINING_WORDS = frozenset({"and", "or"})

@@ -22,7 +22,8 @@ from rlrun.env.answers.nodes import Node, Operation, Undecided, infinite_sign, s
 _DIGITS = (30, 60, 120, 240)
 """Working precisions, in decimal digits."""
 _EXACT_BITS = 200_000
-_SAMPLES = 16
+_SAMPLES = 12
+_SCALES = (7, 1, 21, 70)
 _ENOUGH = 4
 
 
@@ -49,9 +50,9 @@ def _points(names: set[str]) -> list[Point]:
     for index in range(_SAMPLES):
         point: Point = {}
         for name in sorted(names):
-            value = Fraction(draw.randint(101, 997) * (1, 3, 10, 1)[index % 4], 499)
-            negative = draw.random() < 0.5 and index >= _SAMPLES // 3
-            point[name] = (-value if negative else value) / (7 if index % 8 == 3 else 1)
+            value = Fraction(draw.randint(101, 997) * _SCALES[index % 4], 7 * 499)
+            negative = draw.random() < 0.5 and index >= _SAMPLES // 2
+            point[name] = -value if negative else value
         points.append(point)
     return points
 

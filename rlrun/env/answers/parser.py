@@ -15,13 +15,12 @@ from rlrun.env.answers.lexer import FUNCTIONS, Kind, Token, closing
 from rlrun.env.answers.nodes import Constant, Node, Number, Operation, Symbol, Unreadable, number
 
 _ACCENTS = frozenset(
-    "\\vec \\hat \\bar \\overline \\tilde \\widehat \\overrightarrow \\dot \\ddot \\mathbb".split()
+    r"\vec \hat \bar \overline \tilde \widehat \overrightarrow \dot \ddot \mathbb".split()
 )
 _NEVER_SYMBOLS = frozenset(
-    "\\pm \\mp \\times \\cdot \\int \\iint \\oint \\sum \\prod \\lim \\begin \\end \\le \\ge "
-    "\\ne \\cup \\cap \\in \\notin \\setminus \\approx \\sim \\equiv \\pmod \\mod \\bmod \\to "
-    "\\infty \\ldots \\Rightarrow \\implies \\iff \\mapsto \\subset \\subseteq \\wedge \\vee \\neg "
-    "\\max \\min \\gcd".split()
+    r"\pm \mp \times \cdot \int \iint \oint \sum \prod \lim \choose \over \begin \end \le \ge \ne "
+    r"\cup \cap \in \notin \setminus \approx \sim \equiv \pmod \mod \bmod \to \infty \ldots \iff "
+    r"\Rightarrow \implies \mapsto \subset \subseteq \wedge \vee \neg \max \min \gcd".split()
 )
 _ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}
 _CONSTANTS = {"\\pi": Constant("pi"), "\\infty": Constant("oo")}
@@ -280,6 +279,9 @@ class _Parser(Cursor):
 
     def whole(self) -> Node:
         result = self.expression()
+        if self.next_is("\\choose", "\\over"):
+            name = "binom" if self.take().text == "\\choose" else "div"
+            result = Operation(name, (result, self.expression()))
         if self.peek() is not None:
             raise Unreadable(f"{self.take().text!r} after an expression")
         return result

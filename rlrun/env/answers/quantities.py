@@ -50,7 +50,7 @@ def same_quantity(gold: Scalar, answer: Scalar, decider: Decider) -> bool:
             continue
         if quantity.unit.is_only("percent"):
             return decider.equal(_scaled(quantity.node, _PERCENT), plain.node)
-        if quantity.unit.is_only("degree") and any_node(plain.node, Constant("pi").__eq__):
+        if quantity.unit.is_only("degree") and any_node(plain.node, lambda n: n == Constant("pi")):
             radians = Operation("mul", (_scaled(quantity.node, Fraction(1, 180)), Constant("pi")))
             return decider.equal(radians, plain.node)
     return False

@@ -40,7 +40,7 @@ def read_relation(sides: list[list[Token]], signs: list[str], read: Read) -> Ans
         raise Unreadable("a relation without one of its sides")
     if all(sign in EQUALITIES for sign in signs):
         return _equation(sides, read)
-    if signs == ["\\in"]:
+    if signs == ["\\in"] and _is_name(sides[0]):
         return Named(_spelling(sides[0]), _expression(sides[0]), read(sides[1]), True)
     if signs == ["\\ne"]:
         return _unequal(sides)

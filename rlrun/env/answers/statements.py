@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 
 from rlrun.env.answers import regions
 from rlrun.env.answers.lexer import FUNCTIONS, Kind, Token, closing
 from rlrun.env.answers.nodes import Node, Unreadable, choose_sign, has_sign_choice, symbols
 from rlrun.env.answers.parser import parse
-from rlrun.env.answers.relations import RELATIONS, read_relation
+from rlrun.env.answers.relations import INEQUALITIES, RELATIONS, read_relation
 from rlrun.env.answers.shapes import (
     Answer,
     Listing,
@@ -19,11 +20,13 @@ from rlrun.env.answers.shapes import (
     Region,
     Scalar,
 )
-from rlrun.env.answers.units import Unit, is_wordy, known, split_unit
+from rlrun.env.answers.units import Unit, known, split_unit
 from rlrun.env.answers.wording import text_answer
 
 _MAX_ITEMS = 100
 _SEPARATORS = frozenset({",", ";", "and", "or", "\\wedge", "\\vee"})
+_UNION = frozenset({"\\cup"})
+_ABOUT = frozenset({"about", "approximately", "approx", "around", "exactly"})
 _SHORT_WORDS = frozenset("no ok up on off yes odd true red".split())
 
 
@@ -108,10 +111,12 @@ def _combined_regions(found: list[Region], separators: list[str]) -> Answer:
 
 
 def _read_part(tokens: list[Token]) -> Answer:
+    parts, _ = split_top(tokens, _UNION)
+    if len(parts) > 1 and all(split_top(part, INEQUALITIES)[1] for part in parts):
+        return _union([_read_part(part) for part in parts])
     sides, signs = split_top(tokens, RELATIONS)
     if signs:
         return read_relation(sides, signs, _read_part)
-    parts, _ = split_top(tokens, frozenset({"\\cup"}))
     if len(parts) > 1:
         return _union([_read_part(part) for part in parts])
     return _read_value(tokens)
@@ -138,6 +143,10 @@ def as_region(answer: Answer) -> Region | None:
         return answer
     if not isinstance(answer, Listing):
         return None
+    if answer.order is Order.LIST:
+        regions_of_items = [as_region(item) for item in answer.items]
+        found = [region for region in regions_of_items if region is not None]
+        return reduce(regions.union, found) if found and len(found) == len(answer.items) else None
     nodes = [item.node for item in answer.items if isinstance(item, Scalar)]
     if len(nodes) != len(answer.items):
         return None
@@ -152,9 +161,19 @@ def as_region(answer: Answer) -> Region | None:
 def _is_text(tokens: list[Token]) -> bool:
     if not all(t.kind in (Kind.WORD, Kind.RUN) and t.text != "$" for t in tokens):
         return False
-    if all(t.kind is Kind.RUN and len(t.text) <= 2 for t in tokens):
-        return len(tokens) == 1 and tokens[0].text.lower() in _SHORT_WORDS
-    return any(is_wordy(t) or len(t.text) > 2 for t in tokens)
+    if len(tokens) == 1 and tokens[0].kind is Kind.RUN:
+        return _is_word(tokens[0].text)
+    return any(t.kind is Kind.WORD or len(t.text) > 2 for t in tokens)
+
+
+def _is_word(run: str) -> bool:
+    """Whether letters alone are a word ("dog") rather than a product of symbols ("xyz")."""
+    if run.lower() in _SHORT_WORDS:
+        return True
+    if not 3 <= len(run) <= 4 or run.isupper():
+        return len(run) > 2
+    ordered = all(a < b for a, b in zip(run, run[1:], strict=False))
+    return not ordered and any(letter in "aeiou" for letter in run.lower())
 
 
 def _read_value(tokens: list[Token]) -> Answer:
@@ -220,6 +239,8 @@ def _set(inside: list[Token]) -> Answer:
 
 
 def _quantity(tokens: list[Token]) -> Answer:
+    if tokens[0].text.lower() in _ABOUT and len(tokens) > 1:
+        tokens = tokens[1:]
     body, unit, taken = split_unit(tokens)
     if unit is not None and unit.is_only("degree") and any(t.text[1:] in FUNCTIONS for t in body):
         body, unit, taken = tokens, None, False

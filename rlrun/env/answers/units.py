@@ -141,7 +141,10 @@ def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None, bool]:
     sign = tokens[:1] if tokens and tokens[0].text == "-" else []
     if sign and len(tokens) > 1 and tokens[1].text in _FRONT:
         front = [tokens[1].text]
-    body = sign + tokens[len(sign) + 1 :] if front else tokens
+    after = tokens[len(sign) + 1 :]
+    if front and after and after[0].text == ".":  # "Rs. 500"
+        after = after[1:]
+    body = sign + after if front else tokens
     start = len(body)
     while start > 0 and _is_unit_token(body, start - 1):
         start -= 1

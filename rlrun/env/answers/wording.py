@@ -27,7 +27,8 @@ _PHRASES: dict[str, Answer] = {
         _NO_SOLUTION,
     ),
     **dict.fromkeys(
-        ("all real numbers", "all reals", "the real numbers", "real numbers"), regions.REALS
+        ("all real numbers", "all reals", "the real numbers", "real numbers", "all real x"),
+        regions.REALS,
     ),
     "dne": Text("does not exist"),
 }

@@ -2,7 +2,8 @@
 """Main program of a verifier child: JSON lines in, JSON lines out, one comparison at a time.
 
 A job is {"gold": str, "answer": str}; a reply is {"equal": bool}, {"limit": reason} if the answer
-could not be compared, or {"unreadable": reason} if the reference could not. CPU time is limited by
+could not be compared, or {"unreadable": reason} if the reference could not; with "last" the child
+ends after it. CPU time is limited by
 the kernel: a profiling timer counts this process's CPU seconds only, so a busy machine changes
 nothing, and its signal ends the process even inside one long C call.
 """
@@ -32,7 +33,8 @@ def compare(gold: str, answer: str) -> dict[str, object]:
     except GoldUnreadable as problem:
         return {"unreadable": f"the reference answer cannot be parsed: {problem}"}
     except MemoryError:
-        return {"limit": "out of memory"}
+        # What was allocated may not come back; a fresh process is cheap.
+        return {"limit": "out of memory", "last": True}
     except Exception as problem:  # noqa: BLE001 - whatever a library raises for an odd answer
         return {"limit": f"{type(problem).__name__}: {problem}"[:300]}
 
@@ -68,8 +70,8 @@ def main(cpu_seconds: float, memory_mb: int) -> None:
         reply = compare(job["gold"], job["answer"])
         signal.setitimer(signal.ITIMER_PROF, 0)
         replies.write(json.dumps(reply).encode() + b"\n")
-        if reply.get("limit") == "out of memory":
-            return  # what was allocated may not come back; a fresh process is cheap
+        if "last" in reply:
+            return
 
 
 if __name__ == "__main__":
