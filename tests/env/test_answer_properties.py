@@ -144,6 +144,9 @@ def test_domain_is_where_both_are_real():
     decider = NumericDecider()
     assert same_text("\\ln x^2", "2 \\ln x", decider)
     assert not same_text("\\sqrt{x^2}", "x", decider)
+    assert same_text("\\sqrt{a}\\sqrt{b}", "\\sqrt{ab}", decider)
+    assert same_text("x^{1/3}", "\\sqrt[3]{x}", decider)
+    assert same_text("\\sqrt{-x^2-1}", "i\\sqrt{x^2+1}", decider)
     assert same_text("\\frac{x^2-1}{x-1}", "x+1", decider)
 
 

@@ -48,6 +48,10 @@ _FUNCTIONS: dict[str, Callable[[Value], Value]] = {
 }
 
 
+class NotReal(Exception):
+    """The expression, or a part of it, is not a real number at this point."""
+
+
 class NoValue(Exception):  # noqa: N818 - a value, not a fault
     """The expression is undefined or infinite at this point."""
 
@@ -79,11 +83,12 @@ def _rational(node: Number) -> Value:
     return mpmath.mpf(value.numerator) / value.denominator
 
 
-def evaluate(node: Node, point: Point) -> Value:
+def evaluate(node: Node, point: Point, real: bool = False) -> Value:
     """The value of an expression at a point, at the present mpmath precision.
 
     Raises:
         NoValue: It is undefined or infinite there.
+        NotReal: With ``real``, a part of it is not a real number there.
     """
     if isinstance(node, Number):
         return _rational(node)
@@ -93,14 +98,18 @@ def evaluate(node: Node, point: Point) -> Value:
     if isinstance(node, Constant):
         if node.name == "oo":
             raise NoValue
+        if node.name == "i" and real:
+            raise NotReal
         return {"pi": +mpmath.pi, "e": +mpmath.e, "i": mpmath.mpc(0, 1)}[node.name]
-    args = [evaluate(arg, point) for arg in node.args]
+    args = [evaluate(arg, point, real) for arg in node.args]
     try:
         result = _operation(node, args)
     except (ArithmeticError, ValueError, mpmath.libmp.NoConvergence) as problem:
         raise NoValue from problem
     if not mpmath.isfinite(result):
         raise NoValue
+    if real and mpmath.im(result):
+        raise NotReal
     size = abs(result)
     return _unknown(node) if size and mpmath.mag(size) > _MAX_MAGNITUDE_BITS else result
 

@@ -16,7 +16,7 @@ from fractions import Fraction
 import mpmath
 
 from rlrun.env.answers import exact
-from rlrun.env.answers.evaluate import NoValue, Point, Value, evaluate
+from rlrun.env.answers.evaluate import NotReal, NoValue, Point, Value, evaluate
 from rlrun.env.answers.nodes import Node, Operation, Undecided, infinite_sign, symbols
 
 _DIGITS = (30, 60, 120, 240)
@@ -58,15 +58,16 @@ def _points(names: set[str]) -> list[Point]:
 
 
 def _real_values(nodes: tuple[Node, ...], point: Point) -> list[Value] | None:
-    """The values at low precision, or None if one of them is not real.
+    """The values at low precision, or None if a part of them is not real.
 
     Raises:
         NoValue: One of them is undefined.
     """
     with mpmath.workdps(_DIGITS[0]):
-        values = [evaluate(node, point) for node in nodes]
-        small = mpmath.mpf(10) ** -20
-        return values if all(abs(mpmath.im(v)) <= abs(v) * small for v in values) else None
+        try:
+            return [evaluate(node, point, real=True) for node in nodes]
+        except NotReal:
+            return None
 
 
 class NumericDecider:
@@ -121,6 +122,8 @@ class NumericDecider:
     def ratio_sign(self, left: Node, right: Node) -> int:
         """The sign of the constant that one expression is of the other, 0 if there is none."""
         left, right = exact.fold(left), exact.fold(right)
+        if left == right:
+            return 1
         names = symbols(left)
         if names != symbols(right):
             return 0
@@ -138,7 +141,7 @@ class NumericDecider:
                         return 0
                     agreed += 1
                 elif all(values):
-                    reference, sign = point, 1 if values[0].real * values[1].real > 0 else -1
+                    reference, sign = point, 1 if values[0] * values[1] > 0 else -1
                 elif any(values):
                     return 0
             except NoValue:

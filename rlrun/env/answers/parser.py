@@ -90,8 +90,6 @@ class _Parser(Cursor):
             return self.bars == 0
         return token.kind in (Kind.RUN, Kind.OPEN)
 
-    # --- powers and postfix signs -----------------------------------------------------------------
-
     def power(self) -> Node:
         self.enter()
         base = self.primary()
@@ -133,8 +131,6 @@ class _Parser(Cursor):
                 result = Operation("factorial", (result,))
         self.depth -= 1
         return result
-
-    # --- primaries --------------------------------------------------------------------------------
 
     def primary(self) -> Node:
         token = self.take()
