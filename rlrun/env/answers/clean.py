@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One spelling for each notation: Unicode, LaTeX variants, spacing and decoration are settled here.
+
+The result is still text. Nothing is dropped that could change a value; what only changes the looks
+(sizes, thin spaces, dollar signs around mathematics, bold) is.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+_UNICODE = {
+    **dict.fromkeys("−–—‒﹣－‐‑", "-"),
+    **dict.fromkeys("\u00a0\u2007\u2009\u202f\u200a\u2006", "\\,"),
+    **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u00ad", ""),
+    **dict.fromkeys("‘’ʹ′", "'"),
+    "×": " \\times ",
+    "·": " \\cdot ",
+    "⋅": " \\cdot ",
+    "∙": " \\cdot ",
+    "÷": " \\div ",
+    "∕": "/",
+    "⁄": "/",
+    "≤": " \\le ",
+    "⩽": " \\le ",
+    "≥": " \\ge ",
+    "⩾": " \\ge ",
+    "≠": " \\ne ",
+    "≈": " \\approx ",
+    "∞": " \\infty ",
+    "√": " \\sqrt ",
+    "∅": " \\emptyset ",
+    "∪": " \\cup ",
+    "∩": " \\cap ",
+    "∈": " \\in ",
+    "±": " \\pm ",
+    "∓": " \\mp ",
+    "°": "^\\circ ",
+    "º": "^\\circ ",
+    "…": "\\ldots ",
+    "ℝ": " \\mathbb{R} ",
+    "ℤ": " \\mathbb{Z} ",
+    "ℕ": " \\mathbb{N} ",
+    "∖": " \\setminus ",
+    "⟨": "\\langle ",
+    "⟩": "\\rangle ",
+    "“": '"',
+    "”": '"',
+    "€": "\\text{€}",
+    "£": "\\text{£}",
+    "¥": "\\text{¥}",
+    "₹": "\\text{₹}",
+}
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+_SUPERSCRIPT_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+")
+_SUBSCRIPT_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+_NON_ASCII = re.compile(r"[^\x00-\x7f]")
+
+_DELIMITERS = re.compile(r"(?<!\\)\\[\[\]()]|(?<!\\)\$")
+_SIZES = re.compile(
+    r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|"
+    r"mathstrut|strut|hfill|noindent|centering|Large|large|LARGE|huge|small|normalsize|bf|rm|it|"
+    r"sf|tt|bfseries)(?![a-zA-Z])\s?"
+)
+_NULL_DELIMITER = re.compile(r"\\(?:left|right)\s*\.")
+_SPACES = re.compile(r"(?<!\\)\\(?:[,;:! >]|quad|qquad|thinspace|enspace|space|hspace\{[^{}]*\})|~")
+_GROUPED = re.compile(r"(?<=\d)(?:\\[,;:!> ]|,\\!|\\!,|\{,\}(?:\\!)?|~)+(?=\d{3}(?!\d))")
+_BRACED_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
+_SPELLING = {
+    "dfrac": "frac",
+    "tfrac": "frac",
+    "cfrac": "frac",
+    "nicefrac": "frac",
+    "sfrac": "frac",
+    "dbinom": "binom",
+    "tbinom": "binom",
+    "lbrace": "{",
+    "rbrace": "}",
+    "varnothing": "emptyset",
+    "leq": "le",
+    "leqslant": "le",
+    "leqq": "le",
+    "geq": "ge",
+    "geqslant": "ge",
+    "geqq": "ge",
+    "neq": "ne",
+    "land": "wedge",
+    "lor": "vee",
+    "simeq": "approx",
+    "backslash": "setminus",
+    "smallsetminus": "setminus",
+    "R": "mathbb{R}",
+    "reals": "mathbb{R}",
+    "Z": "mathbb{Z}",
+    "N": "mathbb{N}",
+    "textdollar": "$",
+    "dots": "ldots",
+    "cdots": "ldots",
+    "dotsc": "ldots",
+}
+_COMMAND = re.compile(r"\\([a-zA-Z]+)")
+_BARE = {"lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "colon": ":"}
+_BARE |= dict.fromkeys(("vert", "lvert", "rvert", "mid"), "|")
+_BARE |= dict.fromkeys(("degree", "textdegree"), "^\\circ ")
+_BARE |= {"lt": "<", "gt": ">", "div": "/", "ast": "*", "cdotp": "\\cdot ", "minus": "-"}
+_COLOUR = re.compile(r"\\(?:color|textcolor)\s*(?:\{[^{}]*\}|[a-z]+)")
+_PHANTOM = re.compile(r"\\[hv]?phantom\{[^{}]*\}")
+_EMPTY_GROUP = re.compile(r"(?<![\\}\w])\{\s*\}")
+_BRACED_SIGN = re.compile(r"\{\s*([-+])\s*\}")
+_LETTER_DEGREE = re.compile(r"(?<=\d)\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))")
+_DECORATION = "*_`\"' \t\r\n"
+
+
+def _letter(match: re.Match[str]) -> str:
+    """ASCII for a character outside it: Greek letters, vulgar fractions, full-width forms."""
+    character = match.group()
+    if character in _UNICODE:
+        return _UNICODE[character]
+    name = unicodedata.name(character, "")
+    if name.startswith("GREEK "):
+        letter = name.rsplit(" ", 1)[-1].lower()
+        return f"\\{letter.capitalize() if 'CAPITAL' in name else letter} "
+    if name.startswith("VULGAR FRACTION"):
+        top, _, bottom = unicodedata.normalize("NFKC", character).partition("\u2044")
+        return f"\\frac{{{top}}}{{{bottom}}}"
+    return unicodedata.normalize("NFKC", character)
+
+
+def _to_ascii(text: str) -> str:
+    text = _SUPERSCRIPT_RUN.sub(lambda m: f"^{{{m.group().translate(_SUPERSCRIPTS)}}}", text)
+    text = _SUBSCRIPT_RUN.sub(lambda m: f"_{{{m.group().translate(_SUBSCRIPTS)}}}", text)
+    return _NON_ASCII.sub(_letter, text)
+
+
+def _spell(match: re.Match[str]) -> str:
+    name = match.group(1)
+    if name in _BARE:
+        return _BARE[name]
+    return "\\" + _SPELLING.get(name, name)
+
+
+def _strip_decoration(text: str) -> str:
+    """Without bold marks, quotes and closing punctuation around the whole."""
+    previous = ""
+    while text != previous:
+        previous = text
+        text = text.strip(_DECORATION)
+        text = re.sub(r"(?:[.,;:]|\\)+$", "", text)
+        text = re.sub(r"^[,;:]+", "", text)
+    return text
+
+
+def clean(text: str) -> str:
+    """The answer text in one spelling; empty if nothing is left."""
+    if not text.isascii():
+        text = _to_ascii(text)
+    if "\\" in text:
+        text = _NULL_DELIMITER.sub("", text)
+        text = _GROUPED.sub("", text)
+        text = _BRACED_COMMA.sub("", text)
+        text = _PHANTOM.sub("", _COLOUR.sub("", text))
+        text = _SIZES.sub("", text)
+        text = _COMMAND.sub(_spell, text)
+    if "..." in text:
+        text = text.replace("...", "\\ldots ")
+    if "{,}" in text:
+        text = _BRACED_COMMA.sub("", text)
+    text = _DELIMITERS.sub(" ", text)
+    text = _EMPTY_GROUP.sub(" ", text)
+    text = _BRACED_SIGN.sub(r"\1", text)
+    text = _LETTER_DEGREE.sub(r"^\\circ ", text)
+    text = _SPACES.sub(" ", text)
+    return " ".join(_strip_decoration(text).split())

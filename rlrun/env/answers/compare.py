@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an answer says the same as the reference: the rules by kind, independent of arithmetic.
+
+Arithmetic is the decider's: ``exact.ExactDecider`` in the calling process, which raises
+``Undecided`` when it cannot tell, and ``numeric.NumericDecider`` in the worker, which always tells.
+"""
+
+from __future__ import annotations
+
+from rlrun.env.answers.clean import clean
+from rlrun.env.answers.exact import Undefined, to_fraction
+from rlrun.env.answers.nodes import Constant, Operation, Symbol, Undecided
+from rlrun.env.answers.quantities import Decider, same_quantity
+from rlrun.env.answers.reader import read, read_gold
+from rlrun.env.answers.relations import as_relation
+from rlrun.env.answers.shapes import (
+    Answer,
+    Calculus,
+    Colons,
+    Listing,
+    Matrix,
+    Named,
+    Numeral,
+    Option,
+    Order,
+    Piece,
+    Region,
+    Relation,
+    Scalar,
+    Text,
+    Unparsed,
+)
+from rlrun.env.answers.statements import as_region
+
+
+def same_text(gold: str, answer: str, decider: Decider) -> bool:
+    """Whether two answer texts say the same.
+
+    Raises:
+        Undecided: The decider cannot tell.
+    """
+    reference, given = read_gold(gold), read(answer)
+    if reference is None or given is None:
+        return False
+    if isinstance(reference, Calculus) or isinstance(given, Calculus):
+        if any(isinstance(a, Text | Unparsed | Option | Colons) for a in (reference, given)):
+            return False
+        return decider.calculus(clean(gold), clean(answer))
+    return same(reference, given, decider)
+
+
+def same(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    """Whether an answer says the same as the reference.
+
+    Raises:
+        Undecided: The decider cannot tell.
+    """
+    if isinstance(gold, Scalar) and isinstance(answer, Scalar):
+        return same_quantity(gold, answer, decider)
+    if isinstance(gold, Unparsed) or isinstance(answer, Unparsed):
+        return gold == answer
+    if isinstance(gold, Option) or isinstance(answer, Option):
+        return _same_option(gold, answer, decider)
+    if isinstance(gold, Named) or isinstance(answer, Named):
+        return _same_named(gold, answer, decider)
+    if isinstance(gold, Relation) or isinstance(answer, Relation):
+        return _same_relation(gold, answer, decider)
+    if isinstance(gold, Text) or isinstance(answer, Text):
+        return gold == answer != Text("")
+    if isinstance(gold, Numeral) or isinstance(answer, Numeral):
+        return _same_numeral(gold, answer)
+    if isinstance(gold, Colons) or isinstance(answer, Colons):
+        return _same_colons(gold, answer, decider)
+    if isinstance(gold, Matrix) or isinstance(answer, Matrix):
+        return _same_matrix(gold, answer, decider)
+    if isinstance(gold, Region) or isinstance(answer, Region):
+        return _same_region(gold, answer, decider)
+    return _same_listing(gold, answer, decider)
+
+
+# --- options and words ----------------------------------------------------------------------------
+
+
+def _letter(answer: Answer) -> str:
+    if isinstance(answer, Option):
+        return answer.letter
+    if isinstance(answer, Scalar) and isinstance(answer.node, Symbol):
+        return answer.node.name.upper()
+    if isinstance(answer, Scalar) and answer.node == Constant("e"):
+        return "E"
+    return ""
+
+
+def _same_option(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    if _letter(gold) and _letter(answer):
+        return _letter(gold) == _letter(answer)
+    nothing = Text("")
+    if isinstance(gold, Option):
+        return gold.content != nothing and same(gold.content, answer, decider)
+    if isinstance(answer, Option):
+        return answer.content != nothing and same(gold, answer.content, decider)
+    return False
+
+
+# --- names and relations --------------------------------------------------------------------------
+
+
+def _same_named(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    if isinstance(answer, Named) and not answer.name:
+        right = isinstance(answer.value, Scalar) and answer.node is not None
+        if not right or not decider.equal(answer.node, answer.value.node):  # type: ignore[arg-type, union-attr]
+            return False
+        return same(gold, answer.value, decider)
+    if isinstance(gold, Named) and isinstance(answer, Named):
+        if gold.name == answer.name:
+            return same(gold.value, answer.value, decider)
+        return _same_relation(gold, answer, decider)
+    if isinstance(gold, Relation) or isinstance(answer, Relation):
+        return _same_relation(gold, answer, decider)
+    if isinstance(gold, Named):
+        return gold.strict and same(gold.value, answer, decider)
+    if isinstance(answer, Named):
+        return same(gold, answer.value, decider)
+    return False
+
+
+def _same_relation(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    left, right = as_relation(gold), as_relation(answer)
+    if left is None or right is None or left.sign != right.sign:
+        return False
+    ratio = decider.ratio_sign(left.difference, right.difference)
+    return ratio > 0 if left.sign in ("<", "<=") else ratio != 0
+
+
+# --- numerals, times, ratios, matrices, regions ---------------------------------------------------
+
+
+def _same_numeral(gold: Answer, answer: Answer) -> bool:
+    """By value; a base that only the reference states may be left out of the answer."""
+    if isinstance(gold, Numeral) and isinstance(answer, Numeral):
+        return gold.value == answer.value
+    numeral, other = (gold, answer) if isinstance(gold, Numeral) else (answer, gold)
+    if not isinstance(numeral, Numeral) or not isinstance(other, Scalar):
+        return False
+    try:
+        value = to_fraction(other.node)
+    except (Undecided, Undefined):
+        return False
+    if numeral is answer:
+        return value == numeral.value
+    return numeral.digits.isdigit() and value == int(numeral.digits)
+
+
+def _same_colons(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    if isinstance(gold, Colons) and isinstance(answer, Colons):
+        if len(gold.parts) != len(answer.parts) or not _suffixes_agree(gold, answer):
+            return False
+        if gold.clock and answer.clock:
+            pairs = zip(gold.parts, answer.parts, strict=True)
+            return all(decider.equal(left, right) for left, right in pairs)
+        first, other = gold.parts[0], answer.parts[0]
+        return all(
+            decider.equal(Operation("mul", (left, other)), Operation("mul", (right, first)))
+            for left, right in zip(gold.parts, answer.parts, strict=True)
+        )
+    colons, plain = (gold, answer) if isinstance(gold, Colons) else (answer, gold)
+    if not isinstance(colons, Colons) or not isinstance(plain, Scalar):
+        return False
+    if colons.clock or colons.suffix or len(colons.parts) != 2:
+        return False
+    return decider.equal(Operation("div", colons.parts), plain.node)
+
+
+def _suffixes_agree(gold: Colons, answer: Colons) -> bool:
+    return not gold.suffix or not answer.suffix or gold.suffix == answer.suffix
+
+
+def _same_matrix(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    if isinstance(gold, Matrix) and isinstance(answer, Matrix):
+        if len(gold.rows) != len(answer.rows) or len(gold.rows[0]) != len(answer.rows[0]):
+            return False
+        return all(
+            _pairwise(left, right, decider)
+            for left, right in zip(gold.rows, answer.rows, strict=True)
+        )
+    matrix, vector = (gold, answer) if isinstance(gold, Matrix) else (answer, gold)
+    if not isinstance(matrix, Matrix):
+        return False
+    entries = tuple(cell for row in matrix.rows for cell in row)
+    if len(entries) == 1:
+        return same(*((entries[0], answer) if matrix is gold else (gold, entries[0])), decider)
+    if not isinstance(vector, Listing) or vector.order is not Order.TUPLE:
+        return False
+    if 1 not in (len(matrix.rows), len(matrix.rows[0])) or len(entries) != len(vector.items):
+        return False
+    left, right = (entries, vector.items) if matrix is gold else (vector.items, entries)
+    return _pairwise(left, right, decider)
+
+
+def _pairwise(gold: tuple[Answer, ...], answer: tuple[Answer, ...], decider: Decider) -> bool:
+    if len(gold) != len(answer):
+        return False
+    return all(same(left, right, decider) for left, right in zip(gold, answer, strict=True))
+
+
+def _same_region(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    left, right = as_region(gold), as_region(answer)
+    if left is None or right is None or len(left.pieces) != len(right.pieces):
+        return False
+    if left.variable and right.variable and left.variable != right.variable:
+        return False
+
+    def same_piece(a: Piece, b: Piece) -> bool:
+        if (a.low_closed, a.high_closed) != (b.low_closed, b.high_closed):
+            return False
+        return decider.equal(a.low, b.low) and decider.equal(a.high, b.high)
+
+    unmatched = list(right.pieces)
+    for piece in left.pieces:
+        partner = next((other for other in unmatched if same_piece(piece, other)), None)
+        if partner is None:
+            return False
+        unmatched.remove(partner)
+    return True
+
+
+# --- listings -------------------------------------------------------------------------------------
+
+
+def _same_listing(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    if not isinstance(gold, Listing) or not isinstance(answer, Listing):
+        if isinstance(gold, Listing) and len(gold.items) == 1:
+            return same(gold.items[0], answer, decider)
+        if isinstance(answer, Listing) and len(answer.items) == 1:
+            return same(gold, answer.items[0], decider)
+        return False
+    orders = (gold.order, answer.order)
+    if set(orders) == {Order.TUPLE, Order.SET}:
+        # A set of one point is the point; otherwise a set is no tuple.
+        if gold.order is Order.SET:
+            return len(gold.items) == 1 and same(gold.items[0], answer, decider)
+        return len(answer.items) == 1 and same(gold, answer.items[0], decider)
+    if Order.TUPLE in orders:
+        if not _brackets_agree(gold, answer):
+            return False
+        return _pairwise(_in_order(gold), _in_order(answer), decider)
+    if Order.SET in orders:
+        return _covers(gold.items, answer.items, decider) and all(
+            any(same(item, other, decider) for item in gold.items) for other in answer.items
+        )
+    return _same_multiset(gold.items, answer.items, decider)
+
+
+def _brackets_agree(gold: Listing, answer: Listing) -> bool:
+    """Brackets tell intervals apart; around more than two items they do not matter."""
+    left, right = (b.replace("<>", "()") for b in (gold.brackets, answer.brackets))
+    if left == right:
+        return True
+    if not left or not right:
+        return (left or right) in ("()", "[]")
+    return len(gold.items) != 2 and {left, right} == {"()", "[]"}
+
+
+def _in_order(listing: Listing) -> tuple[Answer, ...]:
+    """The items; of "y = 4, x = 3" the values in the order of the names."""
+    named = [item for item in listing.items if isinstance(item, Named)]
+    if len(named) < len(listing.items):
+        return listing.items
+    return tuple(item.value for item in sorted(named, key=lambda item: item.name))
+
+
+def _covers(gold: tuple[Answer, ...], answer: tuple[Answer, ...], decider: Decider) -> bool:
+    return all(any(same(item, other, decider) for other in answer) for item in gold)
+
+
+def _same_multiset(gold: tuple[Answer, ...], answer: tuple[Answer, ...], decider: Decider) -> bool:
+    if len(gold) != len(answer):
+        return False
+    unmatched = list(answer)
+    for item in gold:
+        partner = next((other for other in unmatched if same(item, other, decider)), None)
+        if partner is None:
+            return False
+        unmatched.remove(partner)
+    return True

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+r"""Which part of a response is its final answer.
+
+In this order: the last ``\boxed{...}`` after the reasoning block, the last ``\fbox{...}``, the last
+``<answer>`` element, the last phrase such as "the answer is" or "####", and a last line that is
+nothing but a value. Numbers in prose are never an answer.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rlrun.env.answers.lexer import group_end
+from rlrun.env.answers.reader import MAX_CHARACTERS, read
+from rlrun.env.answers.shapes import Text, Unparsed
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The final answer of a response.
+
+    Attributes:
+        text: The answer as it stands there; None if there is none.
+        reason: Why there is none.
+    """
+
+    text: str | None
+    reason: str = ""
+
+
+_BOX = re.compile(r"\\boxed(?![a-zA-Z])\*?\s*")
+_FBOX = re.compile(r"\\fbox(?![a-zA-Z])\s*")
+_BARE_BOX = re.compile(r"[^\s$,;{}\\]+|\\[a-zA-Z]+(?:\{[^{}]*\})*")
+_PHRASE = re.compile(
+    r"\b(?:answer|result) ?(?:\*\*|__)? ?(?:is|=|:) ?(?:\*\*|__)? ?:?|"
+    r"\bfinal answer ?(?:\*\*|__)? ?\n|####",
+    re.IGNORECASE,
+)
+_QUOTED = (
+    re.compile(r"\$\$(.+?)\$\$", re.DOTALL),
+    re.compile(r"(?<!\\)\$(?!\s*\d[\d,.]*(?:\s|$))(.+?)(?<!\\)\$"),
+    re.compile(r"\\\((.+?)\\\)", re.DOTALL),
+    re.compile(r"\\\[(.+?)\\\]", re.DOTALL),
+    re.compile(r"\*\*(.+?)\*\*"),
+)
+_CLAUSE = re.compile(r",?\s+(?:because|since|as|which|so|when|where|after|for)\b")
+_SENTENCE = re.compile(r"[.!?](?=\s|$)")
+_PROSE = re.compile(r"[A-Za-z]{2,}\W*\s.*\w")
+_LINE = 300
+
+
+def final_part(response: str) -> str:
+    """The response without its reasoning block, closed or left open."""
+    return response.rpartition("</think>")[2].partition("<think>")[0]
+
+
+def find_answer(response: str) -> Found:
+    """The final answer of a response; never raises, linear in its length."""
+    text = final_part(response)
+    for pattern in (_BOX, _FBOX):
+        box = _last(pattern, text)
+        if box is not None:
+            return _boxed(text, box)
+    before, tag, _ = text.rpartition("</answer>")
+    if tag and "<answer>" in before:
+        return _given(before.rpartition("<answer>")[2])
+    phrase = _last(_PHRASE, text)
+    if phrase is not None:
+        return _given(_after_phrase(text[phrase.end() :]))
+    return _last_line(text)
+
+
+def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    last = None
+    for match in pattern.finditer(text):
+        last = match
+    return last
+
+
+def _given(text: str) -> Found:
+    text = text.strip()
+    return Found(text) if text else Found(None, "the final answer is empty")
+
+
+def _boxed(text: str, box: re.Match[str]) -> Found:
+    start = box.end()
+    if text[start : start + 1] != "{":
+        bare = _BARE_BOX.match(text, start)
+        return Found(None, "the box is empty") if bare is None else Found(bare.group().rstrip("."))
+    # An answer that is too long to be read need not be scanned to its end either.
+    inside = text[start : start + 4 * MAX_CHARACTERS]
+    end = group_end(inside, 0)
+    if end < 0:
+        return Found(None, "the last box is not closed")
+    return _given(inside[1 : end - 1])
+
+
+def _after_phrase(rest: str) -> str:
+    """The answer after "the answer is": quoted mathematics, or the rest of the sentence."""
+    line = next((line for line in rest.split("\n", 3)[:3] if line.strip(" *_:$")), "")
+    line = line.strip()[:MAX_CHARACTERS]
+    for quoted in _QUOTED:
+        if match := quoted.match(line):
+            return match.group(1)
+    sentence = _SENTENCE.search(line)
+    if sentence:
+        line = line[: sentence.start()]
+    clause = _CLAUSE.search(line)
+    return line[: clause.start()] if clause else line
+
+
+def _last_line(text: str) -> Found:
+    """A last line that is nothing but a value."""
+    line = text.rstrip().rpartition("\n")[2].strip()
+    if not line:
+        return Found(None, "the response is empty")
+    if len(line) <= _LINE and not _PROSE.match(line):
+        answer = read(line)
+        one_word = isinstance(answer, Text) and len(answer.words.split()) == 1
+        if one_word or (answer is not None and not isinstance(answer, Text | Unparsed)):
+            return Found(line)
+    return Found(None, "no box and no phrase such as 'the answer is'")
+
+
+def gold_answer(gold: str) -> str:
+    """The answer part of a reference: in its box, after its "####", or the whole."""
+    if "\\boxed" in gold or "\\fbox" in gold or "####" in gold:
+        return find_answer(gold).text or ""
+    return gold

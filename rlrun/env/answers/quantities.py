@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equality of two quantities: values, units, percentages, angles and lower-case option letters."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Protocol
+
+from rlrun.env.answers.nodes import Constant, Node, Number, Operation, Symbol, any_node
+from rlrun.env.answers.shapes import Scalar
+from rlrun.env.answers.units import Unit
+
+_PERCENT = Fraction(1, 100)
+
+
+class Decider(Protocol):
+    """Equality of expressions."""
+
+    def equal(self, left: Node, right: Node) -> bool:
+        """Whether two expressions have the same value wherever both are defined."""
+
+    def ratio_sign(self, left: Node, right: Node) -> int:
+        """The sign of the constant that one expression is of the other, 0 if there is none."""
+
+    def calculus(self, left: str, right: str) -> bool:
+        """Equality of two cleaned texts, at least one of which needs computer algebra."""
+
+
+def same_quantity(gold: Scalar, answer: Scalar, decider: Decider) -> bool:
+    """Whether two quantities are equal; a unit that only one of them has is taken as understood.
+
+    Raises:
+        Undecided: The decider cannot tell.
+    """
+    if gold.unit is not None and answer.unit is None and answer.letter is not None:
+        answer = Scalar(*answer.letter)
+    elif answer.unit is not None and gold.unit is None and gold.letter is not None:
+        gold = Scalar(*gold.letter)
+    left, right = gold.unit, answer.unit
+    if left is not None and right is not None:
+        if left.dimensions != right.dimensions:
+            return _degrees_of_something(left, right) and decider.equal(gold.node, answer.node)
+        if left.factor == right.factor:
+            return decider.equal(gold.node, answer.node)
+        return decider.equal(_scaled(gold.node, left.factor), _scaled(answer.node, right.factor))
+    if _same_letter(gold.node, answer.node) or decider.equal(gold.node, answer.node):
+        return True
+    for quantity, plain in ((gold, answer), (answer, gold)):
+        if quantity.unit is None:
+            continue
+        if quantity.unit.is_only("percent"):
+            return decider.equal(_scaled(quantity.node, _PERCENT), plain.node)
+        if quantity.unit.is_only("degree") and any_node(plain.node, lambda n: n == Constant("pi")):
+            radians = Operation("mul", (_scaled(quantity.node, Fraction(1, 180)), Constant("pi")))
+            return decider.equal(radians, plain.node)
+    return False
+
+
+def _degrees_of_something(left: Unit, right: Unit) -> bool:
+    """Whether one side has a bare degree sign and the other says of which temperature scale."""
+    names = {unit.dimensions[0][0] for unit in (left, right)}
+    return "degree" in names and bool(names & {"celsius", "fahrenheit"})
+
+
+def _scaled(node: Node, factor: Fraction) -> Node:
+    return Operation("mul", (node, Number(factor)))
+
+
+def _same_letter(gold: Node, answer: Node) -> bool:
+    """An option letter in lower case."""
+    return (
+        isinstance(gold, Symbol)
+        and isinstance(answer, Symbol)
+        and gold.name in tuple("ABCDEFGH")
+        and answer.name.upper() == gold.name
+    )

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What kind of thing a final answer is: text to one of the records of ``shapes``."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from functools import lru_cache
+
+from rlrun.env.answers.clean import clean
+from rlrun.env.answers.exact import plain_number
+from rlrun.env.answers.lexer import lex
+from rlrun.env.answers.nodes import Number, Unreadable
+from rlrun.env.answers.shapes import (
+    Answer,
+    Calculus,
+    Colons,
+    Matrix,
+    Named,
+    Numeral,
+    Option,
+    Scalar,
+    Text,
+    Unparsed,
+)
+from rlrun.env.answers.statements import read_tokens
+from rlrun.env.answers.wording import text_answer
+
+MAX_CHARACTERS = 2000
+"""A longer final answer is not read."""
+
+_CALCULUS = re.compile(
+    r"\\(?:i*int|oint|sum|prod|lim|partial)(?![a-zA-Z])|\\frac\s*\{d\}\s*\{d|\\begin\{[pbv]matrix\}"
+)
+_MATRIX = re.compile(
+    r"(?:([^=\\]+)=\s*)?[(\[]?\s*\\begin\{((?:[pbBV]|small)?matrix|array)\}(?:\s*\{[lcr| ]*\})?(.*)"
+    r"\\end\{\2\}\s*[)\]]?",
+    re.DOTALL,
+)
+_COLONS = re.compile(
+    r"(\d+(?:\.\d+)?)\s*:\s*(\d+(?:\.\d+)?)(?:\s*:\s*(\d+(?:\.\d+)?))?\s*(?:([ap])\.? ?m\.?)?",
+    re.IGNORECASE,
+)
+_BASE = re.compile(
+    r"([0-9A-Z]+)\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
+    r"|([0-9A-Z]+)(?:\s+|\s*\()base[ -]+(?:(\d{1,2})|([a-z]+))\)?"
+)
+_BASE_NAMES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
+_BASE_NAMES |= {"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16}
+_OPTION = re.compile(r"(?:\(([A-J])\)|\[([A-J])\]|([A-J])[).:](?=\s|$))\s*(.*)", re.DOTALL)
+_OPTION_WORD = re.compile(r"(?:option|choice|answer)\s*\(?([A-Ja-j])\)?", re.IGNORECASE)
+_NOT_CONTENT = re.compile(r"(?:or|and)\b|[,;+*/^=<>-]|\\cdot|\\times|\(|\[")
+_TEXT_COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mbox|mathbf|textrm)\s*\{([^{}]*)\}")
+_MATHEMATICS = re.compile(r"\\(?!text|mathrm|mbox|[$%])|[\^_=<>]")
+
+
+def read(text: str) -> Answer | None:
+    """What an answer text says; None if there is nothing in it.
+
+    A text that is not understood comes back as ``Unparsed`` (or ``Calculus``, if the symbolic
+    worker may understand it); nothing is raised for any input.
+    """
+    text = text.strip()
+    if (value := plain_number(text)) is not None:
+        return Scalar(Number(value))
+    if len(text) > MAX_CHARACTERS:
+        return Unparsed(text, f"more than {MAX_CHARACTERS} characters")
+    cleaned = clean(text)
+    return _read_cleaned(cleaned) if cleaned else None
+
+
+@lru_cache(maxsize=8192)
+def read_gold(text: str) -> Answer | None:
+    """``read``, remembered: a reference answer is met once per sample."""
+    return read(text)
+
+
+def _read_cleaned(cleaned: str) -> Answer | None:
+    try:
+        answer = _whole_text(cleaned)
+        if answer is not None:
+            return answer
+        if _CALCULUS.search(cleaned):
+            return Calculus(cleaned)
+        tokens = lex(cleaned)
+        return read_tokens(tokens) if tokens else None
+    except Unreadable as problem:
+        if _MATHEMATICS.search(_TEXT_COMMAND.sub(r"\1", cleaned)):
+            return Unparsed(cleaned, str(problem))
+        return text_answer(cleaned)
+
+
+def _whole_text(cleaned: str) -> Answer | None:
+    """Notations that are recognised by the look of the whole text, else None."""
+    if (matrix := _MATRIX.fullmatch(cleaned)) and matrix.group(3).count("\\begin") == 0:
+        rows = _matrix(matrix.group(3))
+        name = (matrix.group(1) or "").strip()
+        return Named(name, None, rows, True) if name else rows
+    flat = _TEXT_COMMAND.sub(r"\1", cleaned).strip()
+    if colons := _COLONS.fullmatch(flat):
+        return _colons(colons)
+    if base := _BASE.fullmatch(flat):
+        return _numeral(base)
+    if option := _OPTION_WORD.fullmatch(flat):
+        return Option(option.group(1).upper(), Text(""))
+    if option := _OPTION.fullmatch(flat):
+        letter = next(group for group in option.groups()[:3] if group)
+        content = option.group(4)
+        if content and (_NOT_CONTENT.match(content) or _OPTION.fullmatch(content)):
+            return None
+        return Option(letter, read(content) or Text(""))
+    return None
+
+
+def _matrix(body: str) -> Matrix:
+    lines = re.split(r"\\\\(?:\s*\[[^\]]*\])?|\\cr(?![a-z])", body.replace("\\hline", ""))
+    rows: list[tuple[Answer, ...]] = []
+    for line in lines:
+        if not line.strip():
+            continue
+        cells = [read(cell) for cell in line.split("&")]
+        full = tuple(cell for cell in cells if cell is not None)
+        if len(full) != len(cells):
+            raise Unreadable("a matrix with an empty cell")
+        rows.append(full)
+    if len({len(row) for row in rows}) != 1:
+        raise Unreadable("a matrix with rows of different lengths")
+    return Matrix(tuple(rows))
+
+
+def _colons(match: re.Match[str]) -> Colons:
+    numbers = [group for group in match.groups()[:3] if group is not None]
+    clock = all(re.fullmatch(r"[0-5]\d", group) for group in numbers[1:])
+    clock = clock and re.fullmatch(r"[01]?\d|2[0-4]", numbers[0]) is not None
+    suffix = f"{match.group(4)}m".lower() if match.group(4) else ""
+    return Colons(tuple(Number(Fraction(group)) for group in numbers), clock, suffix)
+
+
+def _numeral(match: re.Match[str]) -> Numeral | None:
+    digits = match.group(1) or match.group(4)
+    stated, name = match.group(2) or match.group(5), match.group(3) or match.group(6)
+    base = int(stated) if stated else _BASE_NAMES.get(name, 0)
+    if not 2 <= base <= 36 or (digits.isalpha() and (base != 16 or len(digits) < 2)):
+        return None
+    try:
+        value = int(digits, base)
+    except ValueError:
+        return None
+    return Numeral(digits.lstrip("0") or "0", base, Fraction(value))

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Token lists to answers: listings, brackets, unions, relations, quantities with units."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+
+from rlrun.env.answers import regions
+from rlrun.env.answers.lexer import FUNCTIONS, Kind, Token, closing
+from rlrun.env.answers.nodes import Node, Unreadable, choose_sign, has_sign_choice, symbols
+from rlrun.env.answers.parser import parse
+from rlrun.env.answers.relations import INEQUALITIES, RELATIONS, read_relation
+from rlrun.env.answers.shapes import (
+    Answer,
+    Listing,
+    Named,
+    Order,
+    Piece,
+    Region,
+    Scalar,
+)
+from rlrun.env.answers.units import Unit, known, split_unit
+from rlrun.env.answers.wording import text_answer
+
+_MAX_ITEMS = 100
+_SEPARATORS = frozenset({",", ";", "and", "or", "\\wedge", "\\vee"})
+_UNION = frozenset({"\\cup"})
+_ABOUT = frozenset({"about", "approximately", "approx", "around", "exactly"})
+_SHORT_WORDS = frozenset("no ok up on off yes odd true red".split())
+
+
+def split_top(
+    tokens: list[Token], separators: frozenset[str]
+) -> tuple[list[list[Token]], list[str]]:
+    """The token lists between separators that stand outside all brackets, and the separators."""
+    parts: list[list[Token]] = [[]]
+    found: list[str] = []
+    depth = 0
+    for token in tokens:
+        depth += (token.kind is Kind.OPEN) - (token.kind is Kind.CLOSE)
+        bracket = token.kind in (Kind.OPEN, Kind.CLOSE)
+        if depth == 0 and not bracket and token.text in separators:
+            parts.append([])
+            found.append(token.text)
+        else:
+            parts[-1].append(token)
+    return parts, found
+
+
+def read_tokens(tokens: list[Token]) -> Answer:
+    """What the tokens of a whole answer, or of a bracket's inside, say.
+
+    Raises:
+        Unreadable: They are none of the known forms.
+    """
+    parts, separators = split_top(tokens, _SEPARATORS)
+    if len(parts) == 1:
+        return _read_part(parts[0])
+    kept = [parts[0]]
+    joined: list[str] = []
+    for separator, part in zip(separators, parts[1:], strict=True):
+        if kept[-1]:
+            joined.append(separator)
+            kept.append(part)
+        elif separator in ("and", "or") and joined:
+            # "1, 2, and 3": the comma and the word are one separator.
+            joined[-1], kept[-1] = separator, part
+        else:
+            raise Unreadable("a separator with nothing before it")
+    if not kept[-1]:
+        raise Unreadable("a separator with nothing after it")
+    if len(kept) > _MAX_ITEMS:
+        raise Unreadable(f"more than {_MAX_ITEMS} items")
+    return _combined([_read_part(part) for part in kept], joined)
+
+
+def _combined(answers: list[Answer], separators: list[str]) -> Answer:
+    if all(isinstance(answer, Region) and answer.variable for answer in answers):
+        return _combined_regions([a for a in answers if isinstance(a, Region)], separators)
+    first = answers[0]
+    named = [answer for answer in answers if isinstance(answer, Named)]
+    if isinstance(first, Named) and (
+        len(named) == 1 or (len(named) == len(answers) and len({n.name for n in named}) == 1)
+    ):
+        values = [a.value if isinstance(a, Named) else a for a in answers]
+        return replace(first, value=_list(values))
+    return _list(answers)
+
+
+def _list(answers: list[Answer]) -> Listing:
+    """One list of the answers; alternatives from a plus-minus sign are items of their own."""
+    items: list[Answer] = []
+    for answer in answers:
+        if isinstance(answer, Listing) and answer.order is Order.LIST:
+            items += answer.items
+        else:
+            items.append(answer)
+    return Listing(Order.LIST, tuple(items))
+
+
+def _combined_regions(found: list[Region], separators: list[str]) -> Answer:
+    result = found[0]
+    for separator, region in zip(separators, found[1:], strict=True):
+        both = None
+        if separator not in ("or", "\\vee"):
+            both = regions.intersection(result, region)
+        # "x < -2 and x > 2" can only mean both parts of the solution.
+        result = both if both is not None and both.pieces else regions.union(result, region)
+    return result
+
+
+def _read_part(tokens: list[Token]) -> Answer:
+    parts, _ = split_top(tokens, _UNION)
+    if len(parts) > 1 and all(split_top(part, INEQUALITIES)[1] for part in parts):
+        return _union([_read_part(part) for part in parts])
+    sides, signs = split_top(tokens, RELATIONS)
+    if signs:
+        return read_relation(sides, signs, _read_part)
+    if len(parts) > 1:
+        return _union([_read_part(part) for part in parts])
+    return _read_value(tokens)
+
+
+def _union(parts: list[Answer]) -> Answer:
+    if all(isinstance(part, Listing) and part.order is Order.SET for part in parts):
+        items = tuple(i for part in parts if isinstance(part, Listing) for i in part.items)
+        return Listing(Order.SET, items)
+    result: Region | None = None
+    for part in parts:
+        region = as_region(part)
+        if region is None:
+            raise Unreadable("a union of things that are not sets")
+        result = region if result is None else regions.union(result, region)
+    if result is None:
+        raise Unreadable("an empty union")
+    return result
+
+
+def as_region(answer: Answer) -> Region | None:
+    """An answer as a set of real numbers, if it can be one."""
+    if isinstance(answer, Region):
+        return answer
+    if not isinstance(answer, Listing):
+        return None
+    if answer.order is Order.LIST:
+        regions_of_items = [as_region(item) for item in answer.items]
+        found = [region for region in regions_of_items if region is not None]
+        return reduce(regions.union, found) if found and len(found) == len(answer.items) else None
+    nodes = [item.node for item in answer.items if isinstance(item, Scalar)]
+    if len(nodes) != len(answer.items):
+        return None
+    if answer.order is Order.SET:
+        return Region(tuple(regions.point(node) for node in nodes))
+    if answer.order is Order.TUPLE and len(nodes) == 2 and answer.brackets[:1] in ("(", "["):
+        closed = (answer.brackets[0] == "[", answer.brackets[1] == "]")
+        return Region((Piece(nodes[0], nodes[1], *closed),))
+    return None
+
+
+def _is_text(tokens: list[Token]) -> bool:
+    if not all(t.kind in (Kind.WORD, Kind.RUN) and t.text != "$" for t in tokens):
+        return False
+    if len(tokens) == 1 and tokens[0].kind is Kind.RUN:
+        return _is_word(tokens[0].text)
+    return any(t.kind is Kind.WORD or len(t.text) > 2 for t in tokens)
+
+
+def _is_word(run: str) -> bool:
+    """Whether letters alone are a word ("dog") rather than a product of symbols ("xyz")."""
+    if run.lower() in _SHORT_WORDS:
+        return True
+    if not 3 <= len(run) <= 4 or run.isupper():
+        return len(run) > 2
+    ordered = all(a < b for a, b in zip(run, run[1:], strict=False))
+    return not ordered and any(letter in "aeiou" for letter in run.lower())
+
+
+def _read_value(tokens: list[Token]) -> Answer:
+    if not tokens:
+        raise Unreadable("nothing between two signs")
+    if _is_text(tokens):
+        return text_answer(" ".join(token.text for token in tokens))
+    texts = [token.text for token in tokens]
+    if texts == ["\\emptyset"]:
+        return Listing(Order.SET, ())
+    if texts[:4] == ["\\mathbb", "{", "R", "}"]:
+        return _reals(tokens[4:])
+    first = tokens[0]
+    if first.kind is Kind.OPEN and closing(tokens, 0) == len(tokens) - 1:
+        if first.text not in ("\\lfloor", "\\lceil"):
+            return _bracketed(first.text, tokens[-1].text, tokens[1:-1])
+    return _quantity(tokens)
+
+
+def _reals(rest: list[Token]) -> Answer:
+    if not rest:
+        return regions.REALS
+    if rest[0].text in ("\\setminus", "-") and len(rest) > 1:
+        excluded = _read_part(rest[1:])
+        if isinstance(excluded, Listing) and excluded.order is Order.SET:
+            nodes = [item.node for item in excluded.items if isinstance(item, Scalar)]
+            region = regions.without(regions.REALS, nodes)
+            if len(nodes) == len(excluded.items) and region is not None:
+                return region
+    raise Unreadable("an unknown set of real numbers")
+
+
+def _bracketed(opening: str, ending: str, inside: list[Token]) -> Answer:
+    if opening == "{":
+        return read_tokens(inside)
+    if opening == "\\{":
+        return _set(inside)
+    parts, _ = split_top(inside, frozenset({",", ";"}))
+    if len(parts) == 1:
+        if opening + ending not in ("()", "[]", "<>"):
+            raise Unreadable("an interval with one end")
+        return read_tokens(inside)
+    if len(parts) > _MAX_ITEMS:
+        raise Unreadable(f"more than {_MAX_ITEMS} items")
+    if len(parts) != 2 and opening + ending in ("(]", "[)"):
+        raise Unreadable("an interval with more than two ends")
+    items = tuple(_read_part(part) for part in parts)
+    return Listing(Order.TUPLE, items, opening + ending)
+
+
+def _set(inside: list[Token]) -> Answer:
+    if not inside:
+        return Listing(Order.SET, ())
+    for bar in ("|", ":"):
+        parts, signs = split_top(inside, frozenset({bar}))
+        if len(signs) == 1 and parts[0] and parts[1]:
+            return read_tokens(parts[1])
+    parts, _ = split_top(inside, _SEPARATORS)
+    if len(parts) > _MAX_ITEMS:
+        raise Unreadable(f"more than {_MAX_ITEMS} items")
+    listed = _list([_read_part(part) for part in parts])
+    return Listing(Order.SET, listed.items)
+
+
+def _quantity(tokens: list[Token]) -> Answer:
+    if tokens[0].text.lower() in _ABOUT and len(tokens) > 1:
+        tokens = tokens[1:]
+    body, unit, taken = split_unit(tokens)
+    if unit is not None and unit.is_only("degree") and any(t.text[1:] in FUNCTIONS for t in body):
+        body, unit, taken = tokens, None, False
+    if taken and len(body) < len(tokens) and body and body[0].kind is Kind.OPEN:
+        if closing(body, 0) == len(body) - 1:
+            return _with_unit(_bracketed(body[0].text, body[-1].text, body[1:-1]), unit)
+    node = parse(body)
+    letter = None if taken else _single_letter_unit(tokens)
+    if has_sign_choice(node):
+        choices = (choose_sign(node, True), choose_sign(node, False))
+        return Listing(Order.LIST, tuple(Scalar(choice, unit) for choice in choices))
+    return Scalar(node, unit, letter)
+
+
+def _with_unit(answer: Answer, unit: Unit | None) -> Answer:
+    if isinstance(answer, Scalar):
+        return replace(answer, unit=unit)
+    if isinstance(answer, Listing):
+        return replace(answer, items=tuple(_with_unit(item, unit) for item in answer.items))
+    return answer
+
+
+def _single_letter_unit(tokens: list[Token]) -> tuple[Node, Unit] | None:
+    """The reading of "5 m" and "10 m/s" with the letters as units."""
+    if len(tokens) < 2 or not any(t.kind is Kind.RUN and known(t.text) for t in tokens):
+        return None
+    upright = [
+        replace(t, upright=True) if t.kind is Kind.RUN and len(t.text) == 1 else t for t in tokens
+    ]
+    body, unit, _ = split_unit(upright)
+    if unit is None:
+        return None
+    try:
+        node = parse(body)
+    except Unreadable:
+        return None
+    return None if symbols(node) else (node, unit)

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers in words: their comparable form, and the few phrases that mean a mathematical thing."""
+
+from __future__ import annotations
+
+import re
+
+from rlrun.env.answers import regions
+from rlrun.env.answers.shapes import Answer, Listing, Order, Text
+
+_MARKUP = re.compile(r"\\[a-zA-Z]+\*?|[{}$\\]")
+_PUNCTUATION = re.compile(r"(?<!\d)[.,;:!?'\"()*_]+|[.,;:!?'\"()*_]+(?!\d)")
+_NO_SOLUTION: Answer = Listing(Order.SET, ())
+_PHRASES: dict[str, Answer] = {
+    **dict.fromkeys(
+        (
+            "no solution",
+            "no solutions",
+            "no real solution",
+            "no real solutions",
+            "there is no solution",
+            "there are no solutions",
+            "there are no real solutions",
+            "empty set",
+            "the empty set",
+        ),
+        _NO_SOLUTION,
+    ),
+    **dict.fromkeys(
+        ("all real numbers", "all reals", "the real numbers", "real numbers", "all real x"),
+        regions.REALS,
+    ),
+    "dne": Text("does not exist"),
+}
+
+
+def words(text: str) -> str:
+    """Text in lower case without markup and punctuation."""
+    text = _MARKUP.sub(" ", text).lower()
+    return " ".join(_PUNCTUATION.sub(" ", text).split())
+
+
+def text_answer(text: str) -> Answer:
+    """Words as an answer; a phrase for the empty set or the real numbers is that set."""
+    plain = words(text)
+    return _PHRASES.get(plain) or Text(plain)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A user's own class or function by import path, with an error that says what is not there."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import os
+import pkgutil
+import sys
+from pathlib import Path
+from types import ModuleType
+
+
+class Unresolved(Exception):  # noqa: N818 - becomes a problem of the configuration
+    """An import path leads nowhere.
+
+    Attributes:
+        what: What is wrong with it.
+        remedy: What to do.
+    """
+
+    def __init__(self, what: str, remedy: str) -> None:
+        self.what, self.remedy = what, remedy
+        super().__init__(f"{what}. {remedy}")
+
+
+def resolve(path: str) -> object:
+    """The object that an import path names.
+
+    Args:
+        path: "package.module:name" (the current folder is searched last) or "folder/file.py:name".
+
+    Raises:
+        Unresolved: The path is malformed, or its module or name does not exist or fails to import.
+    """
+    source, separator, name = path.rpartition(":")
+    if not separator or not source or not name.isidentifier():
+        raise Unresolved(
+            f"{path!r} is not an import path",
+            "Write package.module:name or path/to/file.py:name",
+        )
+    module = _from_file(Path(source)) if source.endswith(".py") else _from_name(source)
+    if name not in vars(module):
+        raise Unresolved(f"{source} has no {name!r}", _near(name, list(vars(module))))
+    return vars(module)[name]
+
+
+def _near(name: str, names: list[str]) -> str:
+    public = sorted(n for n in names if not n.startswith("_"))
+    close = difflib.get_close_matches(name, public, n=3)
+    if close:
+        return f"Did you mean {' or '.join(close)}"
+    return f"It has: {', '.join(public[:10])}" if public else "It defines no public name"
+
+
+def _from_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        files = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise Unresolved(f"there is no file {path}", _near(path.name, files))
+    key = f"{path.resolve()}:{path.stat().st_mtime_ns}"
+    module_name = f"rlrun_user_{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise Unresolved(f"{path} is not a Python file", "Give a file that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses look their module up while they are made
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:
+        del sys.modules[module_name]
+        raise _failed(str(path), problem) from problem
+    return module
+
+
+def _from_name(name: str) -> ModuleType:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.append(here)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as problem:
+        missing = problem.name or ""
+        if name == missing or name.startswith(missing + "."):
+            raise Unresolved(f"there is no module {missing}", _siblings(missing)) from problem
+        raise _failed(name, problem) from problem
+    except Exception as problem:
+        raise _failed(name, problem) from problem
+
+
+def _failed(source: str, problem: Exception) -> Unresolved:
+    return Unresolved(
+        f"importing {source} fails with {type(problem).__name__}: {problem}",
+        "Make it importable; python -c 'import ...' shows the traceback",
+    )
+
+
+def _siblings(missing: str) -> str:
+    package, _, name = missing.rpartition(".")
+    places = list(sys.modules[package].__path__) if package in sys.modules else [os.getcwd()]
+    found = [module.name for module in pkgutil.iter_modules(places)]
+    return f"{_near(name, found)} (looked in {places[0]} and where Python finds packages)"

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rlrun score``: rewards of stored responses by any environment, line by line.
+
+Input lines hold "response" and the reference as "gold" or "answer"; that covers rows of one's own
+and the lines of trained/*.jsonl and validation/*.jsonl that carry the reference. All other fields
+reach the environment as the row's payload. The file is read as a stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from rlrun.errors import DataError
+from rlrun.interfaces import Env, Environment, Episode
+from rlrun.types import EnvStep, Prompt, Row, StopReason
+
+_WINDOW = 64
+"""Rows in progress at once."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a scored file held.
+
+    Attributes:
+        rows: Lines scored.
+        reward_sum: Over the rows with a reward.
+        failed: Rows without a reward.
+        limited: Rows whose answer made the verifier hit its limit (reward 0).
+    """
+
+    rows: int = 0
+    reward_sum: float = 0.0
+    failed: int = 0
+    limited: int = 0
+
+
+def score_file(path: Path, env: Env, out: TextIO) -> Counts:
+    """Scores every line and writes {"id", "reward", "extracted", "error"} in input order.
+
+    Raises:
+        DataError: The file cannot be read, or a line is not a row; the lines before it are written.
+    """
+    return asyncio.run(_score(path, env, out))
+
+
+async def _score(path: Path, env: Env, out: TextIO) -> Counts:
+    counts = Counts()
+    environment = env.start()
+    pending: deque[tuple[object, asyncio.Task[EnvStep]]] = deque()
+    try:
+        for identity, episode in _episodes(path, env):
+            if len(pending) >= _WINDOW:
+                await _write_first(pending, out, counts)
+            pending.append((identity, asyncio.create_task(environment.step(episode))))
+            await asyncio.sleep(0)
+        while pending:
+            await _write_first(pending, out, counts)
+    except DataError:
+        while pending:
+            await _write_first(pending, out, counts)
+        raise
+    finally:
+        await _end(pending, environment)
+    return counts
+
+
+async def _end(
+    pending: deque[tuple[object, asyncio.Task[EnvStep]]], environment: Environment
+) -> None:
+    for _, task in pending:
+        task.cancel()
+    await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
+    await environment.close()
+
+
+async def _write_first(
+    pending: deque[tuple[object, asyncio.Task[EnvStep]]], out: TextIO, counts: Counts
+) -> None:
+    identity, task = pending[0]
+    step = await task
+    pending.popleft()
+    error = None
+    if step.failure is not None:
+        error = step.failure.message
+    elif step.reward is None:
+        error = "the response ends in a call to the environment, not in an answer"
+    elif step.verifier_timeout:
+        error = "the answer made the verifier hit its limit"
+    counts.rows += 1
+    counts.failed += step.reward is None
+    counts.limited += step.verifier_timeout
+    counts.reward_sum += step.reward or 0.0
+    fields = {
+        "id": identity,
+        "reward": step.reward,
+        "extracted": step.extracted,
+        "error": error,
+    }
+    out.write(json.dumps(fields) + "\n")
+
+
+def _episodes(path: Path, env: Env) -> Iterator[tuple[object, Episode]]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if number == 1:
+                    line = line.removeprefix(b"\xef\xbb\xbf")
+                if line.strip():
+                    yield _episode(line, f"{path}:{number}", number, env)
+    except OSError as problem:
+        raise DataError(str(path), f"cannot be read: {problem.strerror}") from problem
+
+
+def _fields(line: bytes, where: str) -> dict[str, Any]:
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as problem:
+        raise DataError(where, f"not JSON: {problem}", "Give one JSON object per line") from problem
+    if not isinstance(fields, dict):
+        raise DataError(where, "not a JSON object", "Give one JSON object per line")
+    return fields
+
+
+def _episode(line: bytes, where: str, number: int, env: Env) -> tuple[object, Episode]:
+    fields = _fields(line, where)
+    response = fields.get("response")
+    if not isinstance(response, str):
+        raise DataError(where, f"response={response!r:.80} is not a text", "Give the text to score")
+    gold = fields.get("gold", fields.get("answer", ""))
+    if isinstance(gold, bool) or not isinstance(gold, str | int | float):
+        raise DataError(where, f"gold={gold!r:.80} is not a text", "Give the reference answer")
+    payload = {key: value for key, value in fields.items() if key not in ("response", "gold")}
+    row = Row(str(number), (), str(gold), payload, where)
+    if "gold" not in fields and "answer" not in fields:
+        problem = env.check_row(row)
+        if problem is not None:
+            raise DataError(where, problem, 'Add the reference answer as "gold"')
+    episode = Episode(
+        prompt=Prompt(position=number - 1, epoch=0, row=row, token_ids=()),
+        sample_index=0,
+        messages=({"role": "assistant", "content": response},),
+        response=response,
+        turn=1,
+        stop_reason=StopReason.STOP,
+    )
+    return _identity(fields, number), episode
+
+
+def _identity(fields: dict[str, Any], number: int) -> object:
+    """The row's id; of a stored rollout, its group or prompt and sample; else the line number."""
+    if "id" in fields:
+        return fields["id"]
+    for key in ("group_id", "prompt_id"):
+        if key in fields:
+            sample = fields.get("sample_index")
+            return fields[key] if sample is None else f"{fields[key]}/{sample}"
+    return number

@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+import asyncio
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from rlrun.env.python import PythonEnv
+from rlrun.env.user_code import Unresolved, resolve
+from rlrun.errors import EnvironmentDown
+from rlrun.interfaces import Environment
+from rlrun.types import EnvStep, FailureKind
+from tests.env.episodes import episode
+
+CODE = """
+import asyncio, threading, time
+from rlrun.interfaces import Environment
+from rlrun.types import EnvStep
+
+GO_ON = {"role": "user", "content": "go on"}
+
+class Stop(BaseException): pass
+
+def length(response, answer): return len(response)
+def parts(response, answer): return {"format": 0.25, "correct": 0.5}
+def total(response, answer): return {"reward": 0.125, "correct": 1.0}
+def fields(response, answer, **row): return row["bonus"]
+def one_field(response, answer, bonus): return bonus
+async def later(response, answer):
+    await asyncio.sleep(0.01)
+    return 1.0
+def returns_coroutine(response, answer): return later(response, answer)
+def raises(response, answer): raise ValueError("no such unit")
+def raises_base(response, answer):
+    if response == "2": raise Stop("limit")
+    return 1.0
+def interrupts(response, answer): raise KeyboardInterrupt
+def hangs(response, answer): time.sleep(60)
+async def hangs_async(response, answer): await asyncio.sleep(60)
+def times_out(response, answer): raise TimeoutError("upstream")
+def none(response, answer): return None
+def nan(response, answer): return float("nan")
+def text(response, answer): return "1.0"
+def no_parts(response, answer): return {}
+def bad_part(response, answer): return {"a": 1.0, "b": None}
+def where(response, answer): return float(threading.current_thread() is threading.main_thread())
+def no_arguments(): return 1.0
+not_callable = 3
+
+class Echo(Environment):
+    def __init__(self, bonus=0.0): self.bonus, self.closed = bonus, False
+    async def step(self, episode):
+        if episode.response == "more": return EnvStep(messages=(GO_ON,))
+        if episode.response == "boom": raise RuntimeError("no simulator")
+        if episode.response == "base": raise Stop()
+        if episode.response == "hang": await asyncio.sleep(60)
+        if episode.response == "both": return EnvStep(messages=({"role": "user"},), reward=1.0)
+        if episode.response == "nan": return EnvStep(reward=float("nan"))
+        if episode.response == "other": return 1.0
+        if episode.response == "neither": return EnvStep()
+        return EnvStep(reward=self.bonus)
+    async def close(self): self.closed = True
+
+class Abstract(Environment): pass
+class NotOne: pass
+"""
+
+
+@pytest.fixture
+def code(tmp_path):
+    file = tmp_path / "my_code.py"
+    file.write_text(CODE)
+    return file
+
+
+def env(**settings):
+    defaults = {"environment": None, "reward_function": None, "options": {}}
+    return PythonEnv(**(defaults | {"timeout_s": 20.0, "num_threads": 4} | settings))
+
+
+def steps(settings, *episodes):
+    async def main():
+        environment = settings.start()
+        try:
+            return [await environment.step(each) for each in episodes]
+        finally:
+            await environment.close()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "reward", "parts"),
+    [
+        ("length", 3.0, {}),
+        ("parts", 0.75, {"format": 0.25, "correct": 0.5}),
+        ("total", 0.125, {"correct": 1.0}),
+        ("fields", 7.0, {}),
+        ("one_field", 7.0, {}),
+        ("later", 1.0, {}),
+        ("returns_coroutine", 1.0, {}),
+        ("where", 0.0, {}),
+    ],
+)
+def test_reward_functions(code, name, reward, parts):
+    settings = env(reward_function=f"{code}:{name}")
+    assert list(settings.problems()) == []
+    (step,) = steps(settings, episode("abc", "2", bonus=7, answer_note="x"))
+    assert (step.reward, {k: v for k, v in step.rewards.items() if k != "reward"}) == (
+        reward,
+        parts,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("raises", FailureKind.REWARD_ERROR, "ValueError: no such unit"),
+        ("times_out", FailureKind.REWARD_ERROR, "TimeoutError: upstream"),
+        ("none", FailureKind.REWARD_ERROR, "None"),
+        ("nan", FailureKind.REWARD_ERROR, "nan"),
+        ("text", FailureKind.REWARD_ERROR, "'1.0'"),
+        ("no_parts", FailureKind.REWARD_ERROR, "empty"),
+        ("bad_part", FailureKind.REWARD_ERROR, "b=None"),
+        ("one_field", FailureKind.REWARD_ERROR, "bonus"),
+    ],
+)
+def test_whatever_goes_wrong_is_a_failure_and_never_zero(code, name, kind, told):
+    (step,) = steps(env(reward_function=f"{code}:{name}"), episode("abc", "2"))
+    assert step.reward is None
+    assert step.failure.kind is kind
+    assert told in step.failure.message
+
+
+def test_error_names_the_line_that_raised_it(code):
+    (step,) = steps(env(reward_function=f"{code}:raises"), episode("abc"))
+    line = next(n for n, text in enumerate(CODE.splitlines(), 1) if text.startswith("def raises("))
+    assert f"{code}:{line}" in step.failure.message
+
+
+def test_exception_outside_exception_is_contained(code):
+    first, second, third = steps(
+        env(reward_function=f"{code}:raises_base"), episode("1"), episode("2"), episode("3")
+    )
+    assert (first.reward, third.reward) == (1.0, 1.0)
+    assert second.failure.kind is FailureKind.REWARD_ERROR and "Stop" in second.failure.message
+
+
+def test_keyboard_interrupt_stops_the_run(code):
+    with pytest.raises(KeyboardInterrupt):
+        steps(env(reward_function=f"{code}:interrupts"), episode("1"))
+
+
+@pytest.mark.parametrize("name", ["hangs", "hangs_async"])
+def test_hanging_function_is_a_timeout_and_blocks_nobody(code, name):
+    start = time.monotonic()
+    settings = env(reward_function=f"{code}:{name}", timeout_s=0.2, num_threads=1)
+    found = steps(settings, *(episode(str(n)) for n in range(3)))
+    assert [step.failure.kind for step in found] == [FailureKind.TIMEOUT] * 3
+    assert time.monotonic() - start < 10
+    assert all(t.daemon for t in threading.enumerate() if t.name == "reward function")
+
+
+def test_numpy_numbers_are_numbers(code):
+    code.write_text("import numpy\ndef f(response, answer): return numpy.float32(0.5)\n")
+    (step,) = steps(env(reward_function=f"{code}:f"), episode("1"))
+    assert step.reward == float(np.float32(0.5)) and type(step.reward) is float
+
+
+def test_user_environment_gets_its_options_and_answers(code):
+    settings = env(environment=f"{code}:Echo", options={"bonus": 0.5})
+    assert list(settings.problems()) == []
+    more, end = steps(settings, episode("more"), episode("end"))
+    assert more.messages == ({"role": "user", "content": "go on"},)
+    assert end == EnvStep(reward=0.5)
+
+
+@pytest.mark.parametrize(
+    ("response", "kind", "told"),
+    [
+        ("boom", FailureKind.ENV_ERROR, "RuntimeError: no simulator"),
+        ("base", FailureKind.ENV_ERROR, "Stop"),
+        ("hang", FailureKind.TIMEOUT, "0.3 s"),
+        ("both", FailureKind.ENV_ERROR, "exactly one"),
+        ("neither", FailureKind.ENV_ERROR, "exactly one"),
+        ("nan", FailureKind.ENV_ERROR, "nan"),
+        ("other", FailureKind.ENV_ERROR, "not an EnvStep"),
+    ],
+)
+def test_faults_of_a_user_environment_are_failures(code, response, kind, told):
+    (step,) = steps(env(environment=f"{code}:Echo", timeout_s=0.3), episode(response))
+    assert step.failure.kind is kind and told in step.failure.message
+
+
+def test_closing_closes_the_users_environment(code):
+    async def main():
+        environment = env(environment=f"{code}:Echo").start()
+        await environment.close()
+        return environment._inner.closed
+
+    assert asyncio.run(main())
+
+
+def problem(**settings):
+    ((keys, what, remedy),) = env(**settings).problems()
+    return keys, f"{what}. {remedy}"
+
+
+def test_exactly_one_import_path(code):
+    assert problem()[0] == ("environment", "reward_function")
+    both = problem(environment=f"{code}:Echo", reward_function=f"{code}:length")
+    assert both[0] == ("environment", "reward_function")
+
+
+def test_options_without_an_environment_are_refused(code):
+    keys, text = problem(reward_function=f"{code}:length", options={"a": 1})
+    assert keys == ("options", "reward_function") and "env.options" in text
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("my_code.py:lenght", "Did you mean length"),
+        ("my_cod.py:length", "my_code.py"),
+        ("my_code.py", "not an import path"),
+        ("my_code:no thing", "not an import path"),
+        ("no_such_module_at_all:f", "no module no_such_module_at_all"),
+        ("rlrun.env.mth:MathEnv", "Did you mean math"),
+        ("my_code.py:not_callable", "not a function"),
+        ("my_code.py:no_arguments", "fn(response, answer, **row)"),
+        ("my_code.py:Echo", "not a function"),
+        ("broken.py:f", "SyntaxError"),
+        ("raising.py:f", "ZeroDivisionError"),
+        ("needs.py:f", "no_such_dependency"),
+    ],
+)
+def test_import_path_that_leads_nowhere_is_found_early(code, monkeypatch, path, told):
+    (code.parent / "broken.py").write_text("def f(:\n")
+    (code.parent / "raising.py").write_text("1 / 0\n")
+    (code.parent / "needs.py").write_text("import no_such_dependency\n")
+    monkeypatch.chdir(code.parent)
+    keys, text = problem(reward_function=path)
+    assert keys == ("reward_function",)
+    assert told in text
+    with pytest.raises(EnvironmentDown):
+        env(reward_function=path).start()
+
+
+@pytest.mark.parametrize("name", ["NotOne", "Abstract", "length", "not_callable"])
+def test_environment_must_be_a_complete_subclass(code, name):
+    keys, _ = problem(environment=f"{code}:{name}")
+    assert keys == ("environment",)
+
+
+def test_constructor_that_refuses_its_options_is_told(code):
+    with pytest.raises(EnvironmentDown, match="bonu"):
+        env(environment=f"{code}:Echo", options={"bonu": 1}).start()
+
+
+def test_module_of_the_current_folder_is_found(code, monkeypatch):
+    (code.parent / "my_unique_rewards.py").write_text("def f(response, answer): return 1\n")
+    monkeypatch.chdir(code.parent)
+    assert resolve("my_unique_rewards:f")("", "") == 1
+
+
+def test_file_is_loaded_once(code):
+    assert resolve(f"{code}:Echo") is resolve(f"{code}:Echo")
+    assert issubclass(resolve(f"{code}:Echo"), Environment)
+
+
+def test_unresolved_says_what_and_what_to_do():
+    with pytest.raises(Unresolved) as caught:
+        resolve("json:lods")
+    assert "lods" in caught.value.what and "loads" in caught.value.remedy
+
+
+def test_row_fields_cannot_replace_response_and_answer(code):
+    clash = episode("abc", "2", bonus=1)
+    clash.prompt.row.payload.update({"response": "other", "answer": "other"})
+    (step,) = steps(env(reward_function=f"{code}:length"), clash)
+    assert step.reward == 3.0
