@@ -26,7 +26,7 @@ from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.saving import Saver, read_state, restore_randomness
 from rlrun.grpo.trainer import Parts, Trainer
 from rlrun.inputs import Inputs, read_inputs
-from rlrun.interfaces import Environment, Generator
+from rlrun.interfaces import Device, Environment, Generator
 from rlrun.learner.learner import Learner
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.prepare import Preparation
@@ -301,10 +301,11 @@ def set_up_torch(config: RunConfig) -> None:
 
 def device_of(config: RunConfig) -> torch.device:
     """Where the learner computes."""
-    name = config.cluster.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    device, available = config.cluster.device, torch.cuda.is_available()
+    if device is Device.CUDA and not available:
+        what = "cluster.device=cuda, and torch sees no GPU"
+        raise ConfigError([Problem("cluster.device", what, "Write cluster.device=auto or cpu")])
+    return torch.device("cuda" if available and device is not Device.CPU else "cpu")
 
 
 def make_learner(config: RunConfig) -> Learner:

@@ -146,12 +146,9 @@ def score(
 
     Example: rlrun score answers.jsonl env=math
     """
-    from rlrun.config import load_section
-    from rlrun.score import score_file
+    from rlrun.stored import score as score_stored
 
-    env = load_section("env", overrides or [], config_dir)
-    counts = score_file(file, env, sys.stdout)
-    typer.echo(str(counts), err=True)
+    typer.echo(str(score_stored(file, overrides or [], config_dir, sys.stdout)), err=True)
 
 
 @app.command()

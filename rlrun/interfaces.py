@@ -19,8 +19,10 @@ from rlrun.types import Completion, EnvStep, GenerationRequest, Message, Prompt,
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PreTrainedModel
 
     from rlrun.grpo.trainer import Trainer
+    from rlrun.renderer import Renderer
 
 SLOTS = ("grpo", "env", "generation", "loss", "advantage", "correction", "batching", "cluster")
 """Packages of variants, scanned when a configuration is read."""
@@ -159,6 +161,16 @@ class Generation(Checked, ABC):
     val_temperature: float | None = setting(ge=0)
     val_top_p: float | None = setting(gt=0, le=1)
     val_top_k: int | None = setting(ge=1)
+
+    @abstractmethod
+    def start(self, model: PreTrainedModel, renderer: Renderer, precision: Precision) -> Generator:
+        """The live generator.
+
+        Args:
+            model: The learner's network, on its device.
+            renderer: Knows the tokens that end a completion.
+            precision: Arithmetic of the learner's forward pass.
+        """
 
 
 class Generator(ABC):
@@ -408,6 +420,17 @@ class Precision(StrEnum):
     BFLOAT16 = "bfloat16"
 
 
+class Device(StrEnum):
+    """What tensors live on."""
+
+    AUTO = "auto"
+    """A GPU if there is one, the CPU otherwise."""
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
 @dataclass(kw_only=True, slots=True)
 class Cluster(Checked, ABC):
     """Where the learner and the generators run."""
+
+    device: Device

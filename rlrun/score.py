@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``rlrun score``: rewards of stored responses by any environment, line by line.
 
-Input lines hold "response" and the reference as "gold" or "answer"; that covers rows of one's own
-and the lines of trained/*.jsonl and validation/*.jsonl that carry the reference. All other fields
+Input lines hold "response" and the reference as "gold" or "answer", or belong to a run whose data
+has the answer (rlrun/stored.py). All other fields
 reach the environment as the row's payload. The file is read as a stream.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -26,7 +26,7 @@ _WINDOW = 64
 
 @dataclass(slots=True)
 class Counts:
-    """What a scored file held.
+    """What a scored file held; its text is one line for people.
 
     Attributes:
         rows: Lines scored.
@@ -40,22 +40,38 @@ class Counts:
     failed: int = 0
     limited: int = 0
 
+    def __str__(self) -> str:
+        scored = self.rows - self.failed
+        mean = f", mean reward {self.reward_sum / scored:.4f}" if scored else ""
+        return (
+            f"{self.rows} rows{mean}, {self.failed} without a reward, "
+            f"{self.limited} at the verifier's limit"
+        )
 
-def score_file(path: Path, env: Env, out: TextIO) -> Counts:
+
+def score_file(
+    path: Path, env: Env, out: TextIO, answers: Mapping[str, str] | None = None
+) -> Counts:
     """Scores every line and writes {"id", "reward", "extracted", "error"} in input order.
+
+    Args:
+        path: The file.
+        env: What scores.
+        out: Where to.
+        answers: Reference answers by prompt_id, for lines that carry none.
 
     Raises:
         DataError: The file cannot be read, or a line is not a row; the lines before it are written.
     """
-    return asyncio.run(_score(path, env, out))
+    return asyncio.run(_score(path, env, out, answers or {}))
 
 
-async def _score(path: Path, env: Env, out: TextIO) -> Counts:
+async def _score(path: Path, env: Env, out: TextIO, answers: Mapping[str, str]) -> Counts:
     counts = Counts()
     environment = env.start()
     pending: deque[tuple[object, asyncio.Task[EnvStep]]] = deque()
     try:
-        for identity, episode in _episodes(path, env):
+        for identity, episode in _episodes(path, env, answers):
             if len(pending) >= _WINDOW:
                 await _write_first(pending, out, counts)
             pending.append((identity, asyncio.create_task(environment.step(episode))))
@@ -106,14 +122,14 @@ async def _write_first(
     out.write(json.dumps(fields) + "\n")
 
 
-def _episodes(path: Path, env: Env) -> Iterator[tuple[object, Episode]]:
+def _episodes(path: Path, env: Env, answers: Mapping[str, str]) -> Iterator[tuple[object, Episode]]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 if line.strip():
-                    yield _episode(line, f"{path}:{number}", number, env)
+                    yield _episode(line, f"{path}:{number}", number, env, answers)
     except OSError as problem:
         raise DataError(str(path), f"cannot be read: {problem.strerror}") from problem
 
@@ -128,8 +144,12 @@ def _fields(line: bytes, where: str) -> dict[str, Any]:
     return fields
 
 
-def _episode(line: bytes, where: str, number: int, env: Env) -> tuple[object, Episode]:
+def _episode(
+    line: bytes, where: str, number: int, env: Env, answers: Mapping[str, str]
+) -> tuple[object, Episode]:
     fields = _fields(line, where)
+    if "gold" not in fields and "answer" not in fields and fields.get("prompt_id") in answers:
+        fields["gold"] = answers[fields["prompt_id"]]
     response = fields.get("response")
     if not isinstance(response, str):
         raise DataError(where, f"response={response!r:.80} is not a text", "Give the text to score")

@@ -218,7 +218,7 @@ def restore_rng_state(
 
 
 def _cuda_in_use() -> bool:
-    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]  # torch's omission
+    return bool(torch.cuda.is_initialized())
 
 
 def _as_text(state: Mapping[str, Any]) -> dict[str, Any]:

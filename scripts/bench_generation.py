@@ -52,7 +52,7 @@ def library_generate(
     padded = renderer.tokenizer.pad(
         {"input_ids": [list(request.token_ids) for request in requests]}, return_tensors="pt"
     )
-    config = GenerationConfig(  # type: ignore[no-untyped-call]  # so in transformers
+    config = GenerationConfig(
         do_sample=True,
         top_k=0,
         max_new_tokens=max(request.max_new_tokens for request in requests),

@@ -139,7 +139,7 @@ def build_tokenizer(pairs: list[tuple[str, str]]) -> PreTrainedTokenizerFast:
     )
     texts = [f"user\n{asked}\nassistant\n{answered}" for asked, answered in pairs]
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # so in transformers
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=END,
         pad_token=PAD,
@@ -170,8 +170,8 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
         **ids,
     )
     torch.manual_seed(0)
-    model = Qwen3ForCausalLM(config)  # type: ignore[no-untyped-call]  # so in transformers
-    model.generation_config = GenerationConfig(**ids)  # type: ignore[no-untyped-call]  # likewise
+    model = Qwen3ForCausalLM(config)
+    model.generation_config = GenerationConfig(**ids)
     return model
 
 

@@ -25,8 +25,8 @@ brackets stands for any text.
 
 The reduction says how values of several ranks, microbatches or trajectory groups become one: a
 `mean` is weighted with the number of tokens or trajectories that each value is a mean over.
-Metrics marked *timing* depend on the clock or on interruptions; all others are equal, bit for bit, in equal
-deterministic runs. A value that is not finite is written as `null`, with a notice.
+Metrics marked *timing* depend on the clock or on interruptions; all others are equal, bit for bit,
+in equal deterministic runs. A value that is not finite is written as `null`, with a notice.
 """
 
 

@@ -157,7 +157,7 @@ class Learner:
                 logprobs, _ = self.forward(microbatch.rows)
             output = self.loss(self._loss_inputs(logprobs, microbatch, samples))
             # Sharded gradients are averaged over the ranks; shares of the loss add up.
-            (output.loss * self.ranks.size).backward()  # type: ignore[no-untyped-call]
+            (output.loss * self.ranks.size).backward()
             shares = dict(output.metrics) | {"train/loss": output.loss.detach()}
             for name, share in shares.items():
                 totals[name] = totals.get(name, torch.zeros((), device=self.device)) + share

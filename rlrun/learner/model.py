@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.schema import Policy
 from rlrun.errors import TrainingError
@@ -29,16 +30,19 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
         DataError: There is no such model.
     """
     path = resolve_model(policy.model)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, use_safetensors=True)
+    disable_progress_bar()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        path, dtype=torch.float32, use_safetensors=True
+    )
     without_dropout(model)
     model.config.use_cache = False
     if policy.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
-    model.to(device)
+    nn.Module.to(model, device)
     check_head(model, policy.model)
     if policy.sequence_packing:
         check_packing(model, policy.model)
-    return model  # type: ignore[no-any-return]  # transformers types from_pretrained as Any
+    return model
 
 
 def without_dropout(model: PreTrainedModel) -> None:
@@ -52,12 +56,14 @@ def without_dropout(model: PreTrainedModel) -> None:
 
 def body(model: PreTrainedModel) -> nn.Module:
     """The part that maps token ids to the last hidden state [B, T, H]."""
-    return model.base_model  # type: ignore[no-any-return]
+    part: nn.Module = model.base_model
+    return part
 
 
 def head(model: PreTrainedModel) -> nn.Module:
     """The part that maps hidden states [N, H] to logits [N, V]."""
-    return model.get_output_embeddings()  # type: ignore[no-any-return]
+    part: nn.Module = model.get_output_embeddings()
+    return part
 
 
 def hidden_states(model: PreTrainedModel, rows: TokenRows) -> Tensor:
@@ -114,6 +120,5 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
 
 def _probe_ids(model: PreTrainedModel, length: int) -> Tensor:
     """Some token ids [1, length], the same ones for a model every time."""
-    embeddings = model.get_input_embeddings()
-    ids = torch.arange(length, device=embeddings.weight.device) * 7 + 1
-    return ids[None] % embeddings.num_embeddings
+    vocabulary: int = model.config.get_text_config(decoder=True).vocab_size
+    return (torch.arange(length, device=model.device) * 7 + 1)[None] % vocabulary
