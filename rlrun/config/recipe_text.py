@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -15,6 +16,17 @@ from rlrun.config.yaml_file import Loader
 from rlrun.interfaces import SLOTS
 
 _LEFT_OUT = ("run_dir",)
+
+PATHS = (
+    "policy.model",
+    "policy.tokenizer",
+    "policy.chat_template",
+    "data.train.source",
+    "data.validation.source",
+    "env.environment",
+    "env.reward_function",
+)
+"""Keys whose text may be the path of a file or folder (or FILE.py:NAME)."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -37,7 +49,8 @@ def recipe_text(
     """A recipe with all values.
 
     A value that contains an interpolation is written as it was given, so that nothing from the
-    environment gets into the file.
+    environment gets into the file. A relative path is written as an absolute one: a run is resumed
+    from wherever one happens to be.
     """
     defaults: list[object] = [{f"override /{slot}": variants[slot]} for slot in SLOTS]
     tree: dict[str, object] = {"defaults": [*defaults, "_self_"]}
@@ -51,9 +64,24 @@ def recipe_text(
             inner = node.setdefault(section, {})
             assert isinstance(inner, dict)
             node = inner
-        node[name] = raw if is_interpolated(raw) else _plain(values[key])
+        value = _absolute(values[key]) if key in PATHS else values[key]
+        node[name] = raw if is_interpolated(raw) else _plain(value)
     text = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000)
     return f"# The resolved run of {recipe}.\n{text}"
+
+
+def _absolute(value: object) -> object:
+    """The text with its file or folder made absolute, if there is one of that name."""
+    if not isinstance(value, str):
+        return value
+    path, colon, attribute = value.partition(".py:")
+    path += colon.removesuffix(":")
+    name = f":{attribute}" if colon else ""
+    try:
+        return f"{Path(path).absolute()}{name}" if path and Path(path).exists() else value
+    except OSError:
+        # A text too long for a name, such as a chat template given literally.
+        return value
 
 
 def _plain(value: object) -> object:

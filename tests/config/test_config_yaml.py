@@ -23,7 +23,8 @@ discover()
 VARIANTS = load([QUICK]).variants
 LOSSES = ["grpo", "gspo", "cispo", "dr_grpo", "reinforce", "dapo"]
 WORDS = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1).filter(
-    lambda text: "${" not in text and text != "???"
+    # What exists here as a file or folder would be written as an absolute path.
+    lambda text: "${" not in text and text != "???" and not Path(text).exists()
 )
 
 
@@ -177,3 +178,23 @@ def test_a_run_is_written_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     Path("out.yaml").write_text(load([QUICK]).yaml(), encoding="utf-8")
     assert load(["+recipe=out.yaml"]).config == load([QUICK]).config
+
+
+def test_relative_paths_are_written_so_that_they_hold_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.jsonl").write_text("")
+    (tmp_path / "mine.py").write_text("def score(response, answer, **row): return 0.0\n")
+    monkeypatch.chdir(tmp_path)
+    loaded = load(
+        [
+            QUICK,
+            "data.train={source: rows.jsonl, split: null}",
+            "env=python",
+            "env.reward_function=mine.py:score",
+        ]
+    )
+    written = yaml.safe_load(loaded.yaml())
+    assert written["data"]["train"]["source"] == str(tmp_path / "rows.jsonl")
+    assert written["env"]["reward_function"] == f"{tmp_path / 'mine.py'}:score"
+    assert written["policy"]["model"] == "rlrun:tiny"
