@@ -8,7 +8,8 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scheduler_driver import Run
+
+from tests.properties.scheduler_driver import Run
 
 CHUNKS, PER_CHUNK = 20, 500
 

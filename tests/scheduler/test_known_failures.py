@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pytest
-from scheduler_cases import Story, admitted
 
 from rlrun.batching.fifo import Fifo
 from rlrun.batching.freshest import Freshest
@@ -23,6 +22,7 @@ from rlrun.scheduler import (
     Verdict,
     VersionPublished,
 )
+from tests.scheduler.scheduler_cases import Story, admitted
 
 
 def run_to_the_end(run: Story) -> None:

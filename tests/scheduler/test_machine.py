@@ -8,7 +8,6 @@ import random
 from typing import Any
 
 import pytest
-from scheduler_cases import Story, admitted, settings
 
 from rlrun.batching.fifo import Fifo
 from rlrun.batching.freshest import Freshest
@@ -41,6 +40,7 @@ from rlrun.scheduler import (
     VersionPublished,
     Waiting,
 )
+from tests.scheduler.scheduler_cases import Story, admitted, settings
 
 
 def test_sync_run_admits_trains_and_publishes_in_turn() -> None:

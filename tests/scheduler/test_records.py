@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 
 import pytest
-from scheduler_cases import settings
 
 from rlrun.scheduler import (
     Admit,
@@ -41,6 +40,7 @@ from rlrun.scheduler import (
 )
 from rlrun.scheduler.decisions import DECISIONS
 from rlrun.scheduler.events import EVENTS
+from tests.scheduler.scheduler_cases import settings
 
 ALL_EVENTS: list[Event] = [
     Started(settings(max_age=3, on_age_limit=OnAgeLimit.MASK), "rlrun.batching.fifo:Fifo()"),
