@@ -75,6 +75,6 @@ def plan_in_words(config: RunConfig, stream: PromptStream) -> list[str]:
     epochs = "" if stream.total is None else f", at most {stream.total} prompts in all"
     return [
         f"{steps} of {prompts} prompts x {samples} samples = {trajectories} trajectories "
-        f"(up to {tokens} sampled tokens) and {updates} optimizer update(s) each",
+        f"(up to {tokens} sampled tokens) and {updates} optimizer update{'s' * (updates > 1)} each",
         f"{stream.len_per_epoch} prompts per epoch{epochs}; model {policy.model}",
     ]
