@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlrun.errors import Problem
 from rlrun.types import Completion, EnvStep, GenerationRequest, Message, Prompt, Row, StopReason
@@ -359,9 +359,13 @@ class ReadyGroup:
 class Batching(Checked, ABC):
     """Which finished groups make the next batch: a ranking, bounded by the scheduler."""
 
+    assigns_targets: ClassVar[bool] = False
+    """True if a group is admitted for one certain step: the scheduler then fills ``target_step``,
+    earliest open step first, and trains a step on exactly the groups that have it."""
+
     @abstractmethod
     def rank(self, ready: Sequence[ReadyGroup]) -> list[ReadyGroup]:
-        """The groups in the order in which they should be trained."""
+        """The groups in the order in which they should be trained; each exactly once."""
 
 
 # --- cluster --------------------------------------------------------------------------------------

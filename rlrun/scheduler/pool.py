@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Admitted groups: those that generate and those that are ready, counted by version and target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from rlrun.interfaces import ReadyGroup
+
+
+@dataclass(slots=True)
+class Running:
+    """A group that generates.
+
+    Attributes:
+        attempt: Which attempt of its prompt.
+        version: Weight version when it was admitted; its oldest token is at least that young.
+        target_step: The step it was admitted for, if the policy assigns one.
+        may_expire: Whether it may be cancelled where a step would have to wait for it.
+        tokens: What progress reports said so far.
+    """
+
+    attempt: int
+    version: int
+    target_step: int | None
+    may_expire: bool
+    tokens: int = 0
+
+
+class Pool:
+    """Running and ready groups by position.
+
+    ``running`` is in order of admission, so its versions never fall, and the counts of running
+    groups by version have their keys in ascending order; ``ready`` is in order of finishing.
+    ``results`` has (attempt, tokens) of the groups that are ready or train.
+    """
+
+    __slots__ = (
+        "assigned",
+        "expirable_by_version",
+        "ready",
+        "ready_by_target",
+        "ready_by_version",
+        "results",
+        "running",
+        "running_by_version",
+    )
+
+    def __init__(self) -> None:
+        """Starts empty."""
+        self.running: dict[int, Running] = {}
+        self.ready: dict[int, ReadyGroup] = {}
+        self.results: dict[int, tuple[int, int]] = {}
+        self.running_by_version: dict[int, int] = {}
+        self.expirable_by_version: dict[int, int] = {}
+        self.ready_by_version: dict[int, int] = {}
+        self.assigned: dict[int, int] = {}
+        self.ready_by_target: dict[int, int] = {}
+
+    @property
+    def firm_by_version(self) -> Mapping[int, int]:
+        """Running groups that may not expire, by version in ascending order."""
+        expirable = self.expirable_by_version
+        if not expirable:
+            return self.running_by_version
+        return {v: n - expirable.get(v, 0) for v, n in self.running_by_version.items()}
+
+    @property
+    def outstanding(self) -> int:
+        """Groups that generate or are ready."""
+        return len(self.running) + len(self.ready)
+
+    def start(self, position: int, running: Running) -> None:
+        """A group was admitted."""
+        self.running[position] = running
+        counts, version = self.running_by_version, running.version
+        counts[version] = counts.get(version, 0) + 1
+        if running.may_expire:
+            _change(self.expirable_by_version, running.version, 1)
+        if running.target_step is not None:
+            _change(self.assigned, running.target_step, 1)
+
+    def stop(self, position: int) -> Running:
+        """A group no longer generates."""
+        running = self.running.pop(position)
+        counts, version = self.running_by_version, running.version
+        if counts[version] > 1:
+            counts[version] -= 1
+        else:
+            del counts[version]
+        if running.may_expire:
+            _change(self.expirable_by_version, running.version, -1)
+        if running.target_step is not None:
+            _change(self.assigned, running.target_step, -1)
+        return running
+
+    def put(self, group: ReadyGroup) -> None:
+        """A group is ready; its result is there already."""
+        self.ready[group.position] = group
+        counts, version = self.ready_by_version, group.oldest_version
+        counts[version] = counts.get(version, 0) + 1
+        if group.target_step is not None:
+            _change(self.assigned, group.target_step, 1)
+            _change(self.ready_by_target, group.target_step, 1)
+
+    def take(self, groups: Iterable[ReadyGroup]) -> None:
+        """Groups are no longer ready; their results stay."""
+        ready, counts = self.ready, self.ready_by_version
+        for group in groups:
+            del ready[group.position]
+            counts[group.oldest_version] -= 1
+            if not counts[group.oldest_version]:
+                del counts[group.oldest_version]
+            if group.target_step is not None:
+                _change(self.assigned, group.target_step, -1)
+                _change(self.ready_by_target, group.target_step, -1)
+
+    def overdue(self, oldest_legal: int) -> list[int]:
+        """Ready positions whose oldest token is older than a version."""
+        if min(self.ready_by_version, default=oldest_legal) >= oldest_legal:
+            return []
+        return [p for p, group in self.ready.items() if group.oldest_version < oldest_legal]
+
+    def open_target(self, first: int, size: int) -> int:
+        """The earliest step from ``first`` on that has fewer than ``size`` groups."""
+        while self.assigned.get(first, 0) >= size:
+            first += 1
+        return first
+
+    def pull_forward(self, step: int, size: int) -> None:
+        """Fills a step from later ones, lowest target and position first."""
+        while self.assigned.get(step, 0) < size:
+            later = min(((t, p) for t, p in self._targets() if t > step), default=None)
+            if later is None:
+                return
+            self._retarget(later[1], later[0], step)
+
+    def _retarget(self, position: int, old: int, new: int) -> None:
+        _change(self.assigned, old, -1)
+        _change(self.assigned, new, 1)
+        if position in self.running:
+            self.running[position].target_step = new
+            return
+        _change(self.ready_by_target, old, -1)
+        _change(self.ready_by_target, new, 1)
+        self.ready[position] = replace(self.ready[position], target_step=new)
+
+    def _targets(self) -> Iterator[tuple[int, int]]:
+        for position, running in self.running.items():
+            if running.target_step is not None:
+                yield running.target_step, position
+        for position, group in self.ready.items():
+            if group.target_step is not None:
+                yield group.target_step, position
+
+    def state(self) -> dict[str, Any]:
+        """JSON-able state."""
+        return {
+            "running": [
+                [position, r.attempt, r.version, r.target_step, r.may_expire, r.tokens]
+                for position, r in self.running.items()
+            ],
+            "ready": self.group_states(self.ready.values()),
+        }
+
+    def group_states(self, groups: Iterable[ReadyGroup]) -> list[list[int | None]]:
+        """JSON-able states of finished groups."""
+        states: list[list[int | None]] = []
+        for g in groups:
+            attempt, tokens = self.results[g.position]
+            versions = [g.oldest_version, g.admitted_version]
+            states.append([g.position, attempt, *versions, g.finish_order, g.target_step, tokens])
+        return states
+
+    def restore_group(self, state: Sequence[Any]) -> ReadyGroup:
+        """Takes in a finished group's result; the group."""
+        position, attempt, oldest, admitted, order, target, tokens = state
+        self.results[position] = attempt, tokens
+        return ReadyGroup(position, oldest, admitted, order, target)
+
+    @classmethod
+    def restore(cls, state: Mapping[str, Any]) -> Self:
+        """Inverse of ``state``."""
+        pool = cls()
+        for position, *fields in state["running"]:
+            pool.start(position, Running(*fields))
+        for group in state["ready"]:
+            pool.put(pool.restore_group(group))
+        return pool
+
+
+def _change(counts: dict[int, int], key: int, by: int) -> None:
+    """Adds to a count; keys with a count of 0 are not kept."""
+    count = counts.get(key, 0) + by
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]
