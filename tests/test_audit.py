@@ -1,0 +1,313 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The audit accepts honest run directories, over restarts, and names what is wrong with others."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlrun.audit import audit
+from rlrun.batching.fifo import Fifo
+from rlrun.batching.in_order import InOrder
+from rlrun.errors import CheckFailed, StorageError
+from rlrun.event_log import EventLog, truncate_after
+from rlrun.interfaces import Batching
+from rlrun.scheduler import (
+    Admit,
+    Cancel,
+    Event,
+    GroupFailed,
+    GroupFinished,
+    OnAgeLimit,
+    Outcome,
+    Scheduler,
+    SchedulerSettings,
+    StepTrained,
+    TokenCategory,
+    Train,
+    Verdict,
+    VersionPublished,
+    lost_tokens,
+)
+
+ROWS = 10
+
+
+@dataclass(kw_only=True)
+class Homemade(Fifo):
+    """A user's own policy."""
+
+
+def settings(limit: OnAgeLimit = OnAgeLimit.HOLD) -> SchedulerSettings:
+    return SchedulerSettings(
+        prompts_per_step=3,
+        max_age=2,
+        in_flight_batches=2,
+        on_age_limit=limit,
+        max_expiries=2,
+        max_generation_failures=50,
+        max_attempts=2,
+        max_gen_batches=None,
+        rows_per_epoch=ROWS,
+        total_positions=3 * ROWS,
+        max_steps=None,
+    )
+
+
+class Recorded:
+    """A run that writes what a real one writes of its schedule, killed and resumed on the way."""
+
+    def __init__(self, run_dir: Path, batching: Batching, limit: OnAgeLimit, seed: int) -> None:
+        self.run_dir, self.batching, self.settings = run_dir, batching, settings(limit)
+        self.rng = random.Random(seed)
+        self.path = run_dir / "events.jsonl"
+        self.log = EventLog(self.path)
+        self.scheduler = Scheduler(self.settings, batching)
+        self.running: dict[int, tuple[int, int]] = {}
+        self.batch: Train | None = None
+        self.apply(self.scheduler.started_event())
+
+    def apply(self, event: Event) -> None:
+        decisions = self.scheduler.apply(event)
+        self.log.append(self.scheduler.seq, event, decisions)
+        for decision in decisions:
+            if isinstance(decision, Admit):
+                self.running[decision.position] = decision.attempt, self.scheduler.version
+            elif isinstance(decision, Cancel):
+                self.running.pop(decision.position, None)
+            elif isinstance(decision, Train):
+                self.batch = decision
+
+    def act(self) -> None:
+        if self.batch is not None:
+            batch, self.batch = self.batch, None
+            self.write_trained(batch)
+            outcomes = dict.fromkeys(batch.positions, Outcome.TRAINED)
+            self.apply(
+                StepTrained(batch.step, outcomes, {TokenCategory.TRAINED: 5 * len(outcomes)})
+            )
+            self.apply(VersionPublished(batch.step))
+            return
+        position = self.rng.choice(list(self.running))
+        attempt, version = self.running.pop(position)
+        kind = self.rng.randrange(8)
+        if kind == 0:
+            self.apply(GroupFailed(position, attempt, "boom", 2))
+        else:
+            verdict = (Verdict.FILTERED, Verdict.NO_SIGNAL, *[Verdict.KEEP] * 6)[kind]
+            self.apply(GroupFinished(position, attempt, version, 5, verdict))
+
+    def write_trained(self, batch: Train) -> None:
+        folder = self.run_dir / "trained"
+        folder.mkdir(exist_ok=True)
+        lines = []
+        for position in batch.positions:
+            prompt_id = f"rows.jsonl:{position % ROWS + 1}"
+            row = {
+                "prompt_id": prompt_id,
+                "group_id": f"{position // ROWS}/{prompt_id}",
+                "step": batch.step,
+            }
+            lines += [json.dumps(row) + "\n"] * 2
+        (folder / f"step_{batch.step:06d}.jsonl").write_text("".join(lines))
+
+    def kill_and_resume(self, state: dict[str, Any]) -> None:
+        self.log.close()
+        with self.path.open("ab") as file:
+            file.write(b'{"seq":')
+        self.scheduler = Scheduler.restore(self.settings, self.batching, state)
+        cut = truncate_after(self.path, self.scheduler.seq, self.run_dir / "superseded")
+        self.running, self.batch = {}, None
+        self.log = EventLog(self.path)
+        trained = state["at"]["trained"]
+        for path in (self.run_dir / "trained").glob("*.jsonl"):
+            if int(path.stem[5:]) > trained:
+                path.unlink()
+        self.apply(self.scheduler.restored_event(lost_tokens(state, cut.events)))
+
+
+def record(
+    run_dir: Path,
+    batching: Batching | None = None,
+    limit: OnAgeLimit = OnAgeLimit.HOLD,
+    seed: int = 0,
+    events: int = 10**6,
+    kills: int = 0,
+) -> Recorded:
+    run = Recorded(run_dir, batching or Fifo(), limit, seed)
+    state = None
+    for count in range(events):
+        if run.scheduler.ended:
+            break
+        run.act()
+        if count % 9 == 0:
+            state = json.loads(json.dumps(run.scheduler.state()))
+        elif count % 9 == 7 and kills and state is not None:
+            kills -= 1
+            run.kill_and_resume(state)
+    run.log.close()
+    return run
+
+
+@pytest.mark.parametrize("policy", [Fifo, InOrder])
+@pytest.mark.parametrize("limit", list(OnAgeLimit))
+@pytest.mark.parametrize("seed", range(3))
+def test_honest_run_over_restarts_passes(
+    tmp_path: Path, policy: type[Batching], limit: OnAgeLimit, seed: int
+) -> None:
+    run = record(tmp_path, policy(), limit, seed, kills=4)
+    report = audit(tmp_path)
+    assert report.ok, report.text()
+    report.raise_if_failed()
+    assert report.restarts == 4
+    assert report.notes == []
+    assert [epoch.finished for epoch in report.epochs] == [True] * 3
+    totals = {o.value: sum(e.outcomes[o] for e in report.epochs) for o in Outcome}
+    assert totals == run.scheduler.outcomes()
+    assert report.steps == run.scheduler.version
+    assert "epoch 2: 10 prompts (finished)" in report.text()
+
+
+def test_open_epoch_is_told_as_such(tmp_path: Path) -> None:
+    record(tmp_path, events=25)
+    report = audit(tmp_path)
+    assert report.ok
+    assert not report.epochs[-1].finished
+    assert "(open, " in report.text()
+
+
+def test_torn_last_line_is_noted_and_tolerated(tmp_path: Path) -> None:
+    record(tmp_path, events=25)
+    with (tmp_path / "events.jsonl").open("ab") as file:
+        file.write(b'{"seq":26,')
+    report = audit(tmp_path)
+    assert report.ok
+    assert any("torn" in note for note in report.notes)
+
+
+def test_policy_of_a_user_is_replayed_only_if_it_is_given(tmp_path: Path) -> None:
+    record(tmp_path, Homemade())
+    report = audit(tmp_path)
+    assert report.ok
+    assert any("not replayed" in note and "Homemade" in note for note in report.notes)
+    assert audit(tmp_path, Homemade()).notes == []
+    assert not audit(tmp_path, InOrder()).ok
+
+
+@pytest.mark.parametrize("content", [None, b"", b'{"seq":0'])
+def test_folder_without_a_log_is_an_error_of_storage(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "events.jsonl").write_bytes(content)
+    with pytest.raises(StorageError):
+        audit(tmp_path)
+
+
+Lines = list[dict[str, Any]]
+
+
+def train_twice(lines: Lines) -> None:
+    """A later step trains a group of the first step again."""
+    steps = [line for line in lines if line["event"]["type"] == "StepTrained"]
+    trains = [d for line in lines for d in line["decisions"] if d["type"] == "Train"]
+    old = trains[0]["positions"][0]
+    new = trains[2]["positions"][0]
+    trains[2]["positions"][0] = old
+    outcomes = steps[2]["event"]["outcomes"]
+    outcomes[str(old)] = outcomes.pop(str(new))
+
+
+def too_old(lines: Lines) -> None:
+    """A step trains a token three steps old."""
+    trains = [d for line in lines for d in line["decisions"] if d["type"] == "Train"]
+    trains[5]["oldest_versions"][0] = 2
+
+
+def lose_a_prompt(lines: Lines) -> None:
+    """A step's outcomes leave out a group that it trained."""
+    steps = [line for line in lines if line["event"]["type"] == "StepTrained"]
+    outcomes = steps[1]["event"]["outcomes"]
+    del outcomes[next(iter(outcomes))]
+
+
+def change_a_decision(lines: Lines) -> None:
+    """A prompt was admitted under another attempt than decided."""
+    admits = [d for line in lines for d in line["decisions"] if d["type"] == "Admit"]
+    admits[9]["attempt"] += 1
+
+
+def drop_a_decision(lines: Lines) -> None:
+    """A line does not tell that a step began."""
+    line = next(line for line in lines if any(d["type"] == "Train" for d in line["decisions"]))
+    line["decisions"] = [d for d in line["decisions"] if d["type"] != "Train"]
+
+
+def start_again(lines: Lines) -> None:
+    """The run starts from version 0 a second time."""
+    lines[12]["event"] = lines[0]["event"]
+
+
+@pytest.mark.parametrize(
+    ("forge", "message"),
+    [
+        (train_twice, "ended as trained before and as trained now"),
+        (too_old, "trains tokens of age 3, above 2"),
+        (lose_a_prompt, "is lost"),
+        (change_a_decision, "replays to other decisions"),
+        (drop_a_decision, "is not the one in training"),
+        (start_again, "cannot be replayed"),
+    ],
+)
+def test_dishonest_log_is_found_out(
+    tmp_path: Path, forge: Callable[[Lines], None], message: str
+) -> None:
+    record(tmp_path)
+    path = tmp_path / "events.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    forge(lines)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    report = audit(tmp_path)
+    assert any(message in text for text in report.violations), report.text()
+    with pytest.raises(CheckFailed) as caught:
+        report.raise_if_failed()
+    assert caught.value.exit_code == 1
+
+
+def test_trained_files_must_tell_the_same(tmp_path: Path) -> None:
+    run = record(tmp_path)
+    folder = tmp_path / "trained"
+    second, third = folder / "step_000002.jsonl", folder / "step_000003.jsonl"
+    honest = second.read_text()
+
+    second.write_text(third.read_text().replace('"step": 3', '"step": 2'))
+    assert any("was trained in steps 2 and 3" in text for text in audit(tmp_path).violations)
+
+    second.write_text(honest.splitlines(keepends=True)[0])
+    assert any("groups by epoch" in text for text in audit(tmp_path).violations)
+
+    second.write_text(honest.replace('"step": 2', '"step": 9'))
+    assert any("step 9" in text for text in audit(tmp_path).violations)
+
+    second.unlink()
+    assert any("no file of step 2" in text for text in audit(tmp_path).violations)
+
+    second.write_text(honest)
+    next_step = run.scheduler.version + 1
+    (folder / f"step_{next_step:06d}.jsonl").write_text("")
+    report = audit(tmp_path)
+    assert report.ok
+    assert any("did not complete" in note for note in report.notes)
+    (folder / f"step_{next_step + 1:06d}.jsonl").write_text("")
+    assert any("no such step" in text for text in audit(tmp_path).violations)
+
+
+def test_broken_trained_file_is_an_error_of_storage(tmp_path: Path) -> None:
+    record(tmp_path)
+    (tmp_path / "trained" / "step_000002.jsonl").write_text('{"step": 2}\n')
+    with pytest.raises(StorageError, match=r"step_000002.jsonl:1"):
+        audit(tmp_path)
