@@ -208,19 +208,21 @@ def _model(config: RunConfig) -> list[CheckLine]:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from rlrun.learner.lora import adapter_size
+
     model_config = AutoConfig.from_pretrained(resolve_model(config.policy.model))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(model_config)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     copies = 1 + (config.loss.reference_policy_kl_penalty > 0) / 4
     needed = parameters * BYTES_PER_PARAMETER * copies
-    lines = [
-        CheckLine(
-            "model",
-            Verdict.PASS,
-            f"{type(model).__name__}, {parameters:,} parameters",
-        )
-    ]
+    detail = f"{type(model).__name__}, {parameters:,} parameters"
+    if config.policy.lora.enabled:
+        adapters = adapter_size(model, config.policy.lora)
+        # Frozen weights have neither gradients nor moments, and are the reference themselves.
+        needed = parameters * BYTES_PER_PARAMETER / 4 + adapters * BYTES_PER_PARAMETER
+        detail += f"; {adapters:,} more are trained as adapters, these are frozen"
+    lines = [CheckLine("model", Verdict.PASS, detail)]
     context = model_config.get_text_config(decoder=True).to_dict().get("max_position_embeddings")
     if context is not None and config.policy.max_total_sequence_length > context:
         lines.append(
