@@ -56,6 +56,15 @@ _MODEL_ONLY = Absent("Nothing to set: text models alone are trained")
 _SCHEDULER = Absent("Nothing to set: the schedule of this version has no such parts")
 _MEMORY = Absent("Nothing to set: microbatches bound the memory; lower train_micro_batch_tokens")
 
+_LORA: dict[str, Target] = {
+    "enabled": Renamed("policy.lora.enabled"),
+    "dim": Renamed("policy.lora.rank"),
+    "alpha": Renamed("policy.lora.alpha"),
+    "target_modules": Renamed("policy.lora.target_modules"),
+    "match_all_linear": Renamed("policy.lora.target_modules", "all-linear for true"),
+}
+_ONE_LORA = Absent("Nothing to set: adapters have no dropout, and begin as in the LoRA paper")
+
 _GRPO: dict[str, Target] = {
     "normalize_rewards": Renamed("advantage.normalize"),
     "use_leave_one_out_baseline": Renamed(
@@ -145,6 +154,8 @@ _POLICY: dict[str, Target] = {
     "logprob_chunk_size": Renamed("policy.logprob_chunk_tokens"),
     "offload_optimizer_for_logprob": _MEMORY,
     "dtensor_cfg.activation_checkpointing": Renamed("policy.activation_checkpointing"),
+    **{f"dtensor_cfg.lora_cfg.{key}": target for key, target in _LORA.items()},
+    "dtensor_cfg.lora_cfg": _ONE_LORA,
     "dtensor_cfg": _ONE_DEVICE,
     "megatron_cfg.activation_checkpointing": Renamed("policy.activation_checkpointing"),
     "megatron_cfg.optimizer.lr": Renamed("policy.optimizer.lr"),
@@ -162,6 +173,8 @@ _POLICY: dict[str, Target] = {
     "megatron_cfg.scheduler.lr_warmup_init": Renamed(
         "policy.scheduler.warmup_start_factor", "a share of the learning rate"
     ),
+    **{f"megatron_cfg.peft.{key}": target for key, target in _LORA.items()},
+    "megatron_cfg.peft": _ONE_LORA,
     "megatron_cfg": _HUGGING_FACE,
     "dynamic_batching.train_mb_tokens": Renamed("policy.train_micro_batch_tokens"),
     "dynamic_batching.logprob_mb_tokens": Renamed("policy.train_micro_batch_tokens"),

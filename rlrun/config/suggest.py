@@ -18,14 +18,14 @@ def nearest_key(key: str, keys: Iterable[str]) -> str | None:
     """The dotted key that resembles a mistyped one most, or None if none does.
 
     Either the whole keys resemble each other or their last components do; a key of the same section
-    is preferred.
+    is preferred, and one that ends in the very same word.
     """
     section, _, last = key.rpartition(".")
     best, best_score = None, _GOOD_ENOUGH
     for candidate in sorted(keys):
         candidate_section, _, candidate_last = candidate.rpartition(".")
         score = max(_similarity(key, candidate), _similarity(last, candidate_last))
-        score += 0.1 * (section == candidate_section)
+        score += 0.1 * (section == candidate_section) + 0.05 * (last == candidate_last)
         if score > best_score:
             best, best_score = candidate, score
     return best

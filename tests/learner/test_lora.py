@@ -183,7 +183,7 @@ def test_the_first_weights_depend_on_the_seed_alone(make_learner: MakeLearner) -
     torch.manual_seed(1)
     first = bits(make_learner(*LORA))
     torch.manual_seed(2)
-    second, other = bits(make_learner(*LORA)), bits(make_learner(*LORA, "grpo.seed=5"))
+    second, other = bits(make_learner(*LORA)), bits(make_learner(*LORA, "policy.lora.seed=5"))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
     for name, values in first.items():
