@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.config import load
 from rlrun.logs import read_metrics
+from rlrun.preflight import Verdict, preflight
 from rlrun.training_state import load_tensors
 from tests.conftest import SMALL, rlrun
 from tests.e2e.test_quickstart import untimed
@@ -48,3 +50,14 @@ def test_a_resumed_run_ends_as_the_uninterrupted_one(lora_run: Path, tmp_path: P
         ours, theirs = load_tensors(run / FINAL / name), load_tensors(lora_run / FINAL / name)
         assert ours.keys() == theirs.keys()
         assert all(ours[key].equal(theirs[key]) for key in ours)
+
+
+def test_the_preflight_counts_what_is_trained_and_finds_layers_that_are_not_there() -> None:
+    lora = ("+recipe=quickstart", "policy.lora.enabled=true")
+    model = {line.name: line for line in preflight(load(lora))}["model"]
+    assert model.verdict is Verdict.PASS
+    assert "65,536 more are trained" in model.detail
+    wrong = preflight(load([*lora, "policy.lora.target_modules=[w_q]"]))
+    failed = [line for line in wrong if line.verdict is Verdict.FAIL]
+    assert [(line.name, line.exit_code) for line in failed] == [("model", 2)]
+    assert "q_proj" in failed[0].remedy
