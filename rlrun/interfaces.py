@@ -330,13 +330,16 @@ class LossInputs:
         logprobs: float32, current policy, requires grad; at sampling temperature and filters.
         prev_logprobs: float32, the learner's before the update.
         generation_logprobs: float32, the generator's.
-        ref_logprobs: float32, the reference policy's, or None without a KL penalty.
+        ref_logprobs: float32, the reference policy's at sampling temperature, unfiltered; None
+            without a KL penalty.
         advantages: float32.
         weights: float32, importance-sampling correction (1 where there is none).
         trajectory: int64 in 0 .. num_trajectories - 1, ascending.
         num_trajectories: Trajectories in this microbatch.
         total_tokens: Trained tokens of the whole minibatch over all microbatches and ranks.
         total_trajectories: Trajectories with a trained token in the whole minibatch.
+        unfiltered_logprobs: float32, current policy, requires grad; at sampling temperature
+            without top-k and top-p, to be compared with the reference. None: as ``logprobs``.
     """
 
     logprobs: Tensor
@@ -349,6 +352,7 @@ class LossInputs:
     num_trajectories: int
     total_tokens: int
     total_trajectories: int
+    unfiltered_logprobs: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,18 +221,6 @@ def _model(config: RunConfig) -> list[CheckLine]:
             f"{type(model).__name__}, {parameters:,} parameters",
         )
     ]
-    context = model_config.get_text_config(decoder=True).to_dict().get("max_position_embeddings")
-    if context is not None and config.policy.max_total_sequence_length > context:
-        lines.append(
-            CheckLine(
-                "context",
-                Verdict.FAIL,
-                f"policy.max_total_sequence_length={config.policy.max_total_sequence_length} is "
-                f"above the model's context of {context}",
-                f"Set policy.max_total_sequence_length={context} or less",
-                exit_code=2,
-            )
-        )
     lines.append(_memory(config, needed))
     return lines
 

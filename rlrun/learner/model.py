@@ -35,7 +35,6 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
         path, dtype=torch.float32, use_safetensors=True
     )
     without_dropout(model)
-    model.config.use_cache = False
     if policy.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     nn.Module.to(model, device)
