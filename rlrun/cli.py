@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.errors import ConfigError, RlrunError, StorageError
 
 app = typer.Typer(
     name="rlrun",
@@ -207,6 +207,9 @@ def main() -> None:
         # The reader (head, less) has what it wanted; nothing is wrong with the command.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        typer.echo(f"error: output: {error.strerror or error}.", err=True)
+        sys.exit(StorageError.exit_code)
     # The last boundary: whatever arrives here is a defect of rlrun, not of its input.
     except Exception as error:  # noqa: BLE001
         if os.environ.get("RLRUN_TRACEBACK"):

@@ -12,7 +12,7 @@ from rlrun.data.load import load_rows
 from rlrun.data.prepare import Prepared, prepare
 from rlrun.derived import longest_prompt
 from rlrun.errors import ConfigError, Problem
-from rlrun.models import resolve_model
+from rlrun.models import read_model_config
 from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
 
@@ -69,11 +69,8 @@ def check_context(policy: Policy) -> None:
     Raises:
         ConfigError: Its context is shorter.
     """
-    from transformers import AutoConfig
-
-    model = AutoConfig.from_pretrained(resolve_model(policy.model))
     # State-space models have no limit, and no such entry.
-    entries = model.get_text_config(decoder=True).to_dict()
+    entries = read_model_config(policy.model).get_text_config(decoder=True).to_dict()
     context = entries.get("max_position_embeddings")
     if context is not None and policy.max_total_sequence_length > context:
         what = (

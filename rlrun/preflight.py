@@ -15,10 +15,10 @@ from typing import Any
 from rlrun.config import Loaded
 from rlrun.config.schema import RunConfig
 from rlrun.derived import plan_in_words
-from rlrun.errors import RlrunError
+from rlrun.errors import DataError, RlrunError
 from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import Environment, Episode
-from rlrun.models import resolve_model
+from rlrun.models import read_model_config
 from rlrun.types import EnvStep, Prompt, StopReason
 
 ENV_TIMEOUT_S = 30.0
@@ -206,11 +206,15 @@ def _judge(right: EnvStep, wrong: EnvStep, answer: str) -> CheckLine:
 def _model(config: RunConfig) -> list[CheckLine]:
     """Size of the model and memory for training it, from its configuration alone."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    model_config = AutoConfig.from_pretrained(resolve_model(config.policy.model))
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(model_config)
+    model_config = read_model_config(config.policy.model)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(model_config)
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        what = f"cannot be built from its config.json: {str(error).splitlines()[0]}"
+        raise DataError(f"policy.model={config.policy.model}", what, "Choose another") from error
     parameters = sum(parameter.numel() for parameter in model.parameters())
     copies = 1 + (config.loss.reference_policy_kl_penalty > 0) / 4
     needed = parameters * BYTES_PER_PARAMETER * copies

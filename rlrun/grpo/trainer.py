@@ -11,7 +11,7 @@ from rlrun.batch import Batch
 from rlrun.collector import Collector
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
-from rlrun.errors import GenerationError, Interrupted
+from rlrun.errors import EnvironmentDown, GenerationError, Interrupted
 from rlrun.evaluate import Evaluator
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.saving import Saver
@@ -28,8 +28,12 @@ from rlrun.scheduler.events import StepTrained, Stop, VersionPublished
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
+from rlrun.types import FailureKind
 
 log = logging.getLogger(__name__)
+
+INTERRUPTED = "interrupted"
+"""Why a run ended that a signal asked to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ class Trainer:
             RlrunError: See errors.py; the run can be resumed from its newest checkpoint.
         """
         await self.parts.generator.refit(self.step)
-        if self.step == 0 and self.parts.config.grpo.val_at_start:
+        self._stop_if_asked()
+        if self.step == 0 and self.parts.config.grpo.val_at_start and not self._ends:
             metrics = await self.validate()
             self.parts.metrics.log(0, metrics)
             self.parts.console.step(0, metrics)
@@ -106,7 +111,7 @@ class Trainer:
                 await self._end()
         ended = self.parts.decisions.ended
         assert ended is not None, "a schedule returns only at the end"
-        if self.parts.stop.signal_number is not None:
+        if ended.reason == INTERRUPTED and self.parts.stop.signal_number is not None:
             raise Interrupted(self.parts.stop.signal_number)
         return str(ended.reason)
 
@@ -140,7 +145,9 @@ class Trainer:
                 cause = f" The original error: {decisions.ended.error}" * bool(
                     decisions.ended.error
                 )
-                raise GenerationError("rollout", decisions.ended.reason + "." + cause)
+                down = decisions.ended.error.startswith(FailureKind.ENV_DOWN)
+                kind = EnvironmentDown if down else GenerationError
+                raise kind("rollout", decisions.ended.reason + "." + cause)
             if decisions.ended is not None:
                 return None
             admits = decisions.take_admits()
@@ -264,7 +271,7 @@ class Trainer:
 
     def _stop_if_asked(self) -> None:
         if self.parts.stop.signal_number is not None and not self._ends:
-            self.parts.decisions.apply(Stop("interrupted"))
+            self.parts.decisions.apply(Stop(INTERRUPTED))
 
     def _stop_early(self, metrics: dict[str, float]) -> None:
         grpo = self.parts.config.grpo
