@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every metric that exists, with unit, reduction and meaning, and how parts of one are combined.
+"""Every metric that exists, with unit, reduction and meaning.
 
 The declarations are in metric_table.py; docs/metrics.md is generated from them. Logging a name that
-is not declared is an error: it has no meaning that a reader could look up, and no rule for
-combining its parts.
+is not declared is an error: it has no meaning that a reader could look up.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -55,14 +52,6 @@ class UndeclaredMetric(LookupError):
     """A metric is used that the table does not have: a mistake in rlrun, not of the user."""
 
 
-@dataclass(frozen=True, slots=True)
-class Weighted:
-    """A mean and the number of things (tokens, trajectories) that it is the mean over."""
-
-    value: float
-    weight: float
-
-
 def find(name: str) -> Metric:
     """The declaration of a metric.
 
@@ -78,44 +67,6 @@ def find(name: str) -> Metric:
 def is_declared(name: str) -> bool:
     """Whether a name (such as one that a user gives as checkpointing.metric) is a metric."""
     return _find(name) is not None
-
-
-def combine(sources: Iterable[Mapping[str, float | Weighted]]) -> dict[str, float]:
-    """One value per name from the values of several sources, by the declared reductions.
-
-    A source that lacks a name, or gives it with weight 0, has no say in it; if that leaves no
-    source the name is absent from the result. A plain number in a mean has weight 1. Sums do not
-    depend on the order of the sources. NaN anywhere gives NaN.
-
-    Raises:
-        UndeclaredMetric: A name is not declared.
-    """
-    collected: dict[str, list[Weighted]] = {}
-    for source in sources:
-        for name, value in source.items():
-            weighted = value if isinstance(value, Weighted) else Weighted(value, 1.0)
-            if weighted.weight != 0:
-                collected.setdefault(name, []).append(weighted)
-    return {name: _reduce(find(name).reduction, values) for name, values in collected.items()}
-
-
-def _reduce(reduction: Reduction, values: list[Weighted]) -> float:
-    plain = [value.value for value in values]
-    if reduction is Reduction.LAST:
-        return plain[-1]
-    if any(math.isnan(value) for value in plain):
-        return math.nan
-    if reduction is Reduction.MIN:
-        return min(plain)
-    if reduction is Reduction.MAX:
-        return max(plain)
-    if any(math.isinf(value) for value in plain):
-        # fsum refuses opposite infinities and an overflow; their sum is not a number.
-        return sum(plain)
-    if reduction is Reduction.SUM:
-        return math.fsum(plain)
-    total = math.fsum(value.weight for value in values)
-    return math.fsum(value.value * value.weight / total for value in values)
 
 
 def _parse(table: str) -> dict[str, Metric]:
