@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 
@@ -36,7 +37,9 @@ class Metric:
             contain slashes).
         unit: What it is measured in; "1" for a ratio or share.
         reduction: How values of several sources are combined.
-        meaning: One sentence.
+        meaning: In words.
+        only: The parts that a run must have to log it, such as "asynchronous schedules"; empty
+            where any run may.
         timing: Depends on the clock (or on when a run was interrupted), hence outside the promise
             that equal runs give equal metrics.
     """
@@ -45,6 +48,7 @@ class Metric:
     unit: str
     reduction: Reduction
     meaning: str
+    only: str
     timing: bool
 
 
@@ -65,18 +69,39 @@ def find(name: str) -> Metric:
 
 
 def is_declared(name: str) -> bool:
-    """Whether a name (such as one that a user gives as checkpointing.metric) is a metric."""
+    """Whether a name is a metric."""
     return _find(name) is not None
+
+
+def why_never_logged(name: str) -> str | None:
+    """What keeps every present run from logging a name that a user gave; None if nothing does.
+
+    Reward parts are open: whether an environment names a certain one shows when it scores.
+    """
+    metric = _find(name)
+    if metric is None:
+        known = [other.name for other in METRICS.values() if not other.only]
+        near = get_close_matches(name, known, n=1, cutoff=0)[0]
+        return f"{name} is not a metric; did you mean {near}"
+    if metric.only:
+        return f"{name} is only logged with {metric.only}"
+    return None
 
 
 def _parse(table: str) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     for entry in re.split(r"\n(?=\S)", table.strip()):
         head, *meaning = entry.splitlines()
-        name, unit, reduction = head.split()
+        name, unit, reduction, *only = head.split(maxsplit=3)
         assert name not in metrics, f"{name} is declared twice"
-        text = " ".join(line.strip() for line in meaning)
-        metrics[name] = Metric(name, unit, Reduction(reduction), text, _is_timing(name))
+        metrics[name] = Metric(
+            name=name,
+            unit=unit,
+            reduction=Reduction(reduction),
+            meaning=" ".join(line.strip() for line in meaning),
+            only=only[0] if only else "",
+            timing=_is_timing(name),
+        )
     return metrics
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.metrics import METRICS, UndeclaredMetric, find, is_declared
+from rlrun.metrics import METRICS, UndeclaredMetric, find, is_declared, why_never_logged
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -42,8 +42,8 @@ def test_every_declaration_is_complete() -> None:
 
 def test_patterns_take_any_part_but_no_empty_one() -> None:
     assert find("reward/format/strict").name == "reward/<part>"
-    assert find("agent/math agent/turns").name == "agent/<agent>/<value>"
-    for name in ("reward/", "agent/math", "agent//turns", "train/rewardmean"):
+    assert find("validation/reward/format").name == "validation/reward/<part>"
+    for name in ("reward/", "validation/reward/", "agent/math/turns", "train/rewardmean"):
         assert not is_declared(name)
         with pytest.raises(UndeclaredMetric, match=re.escape(repr(name))):
             find(name)
@@ -53,6 +53,17 @@ def test_what_depends_on_the_clock_is_timing() -> None:
     timing = {metric.name for metric in METRICS.values() if metric.timing}
     assert {"perf/step_s", "idle/trainer_s/<cause>", "refit/seconds"} <= timing
     assert not timing & {"train/loss", "tokens/trained", "age/max"}
+
+
+def test_what_no_present_run_logs_is_said_with_the_reason() -> None:
+    assert why_never_logged("train/loss") is None
+    assert why_never_logged("reward/format") is None
+    assert why_never_logged("idle/trainer_s/waiting_groups") is None
+    later = "perf/ceiling_efficiency perf/speedup_over_sync perf/per_gpu_over_sync"
+    for name in (*later.split(), "perf/straggler_stretch", "idle/trainer_s/refit"):
+        assert why_never_logged(name) == f"{name} is only logged with asynchronous schedules"
+    assert "separate engines" in (why_never_logged("refit/probe_max_abs_diff") or "")
+    assert "mean validation/accuracy" in (why_never_logged("validation/acuracy") or "")
 
 
 def test_declarations_load_nothing_heavy() -> None:
