@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch says about the run, as declared metrics. Pure."""
+"""What a batch says about the run, as declared metrics. Pure, but for the memory of the process."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import resource
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 
 from rlrun.advantage.group import zero_variance
 from rlrun.batch import Batch, Floats, Masked, Sample
+from rlrun.evaluate import reward_parts
 from rlrun.types import TrajectoryGroup
 
 
@@ -31,27 +34,37 @@ def batch_metrics(batch: Batch, entropies: Sequence[Floats]) -> dict[str, float]
             sum(s.trajectory.verifier_timeout for s in batch.samples)
         ),
     }
+    if batch.samples:
+        turns = [s.trajectory.turns for s in batch.samples]
+        values["rollout/turns"] = float(sum(turns))
+        values["rollout/turns_mean"] = _mean(turns)
+        values["rollout/turns_max"] = float(max(turns))
     if scored:
-        values["train/reward_mean"] = _mean([float(s.trajectory.reward or 0.0) for s in scored])
-        values["train/shaped_reward_mean"] = _mean([float(s.reward or 0.0) for s in scored])
-        values["train/response_tokens_mean"] = _mean([s.trajectory.num_sampled for s in scored])
-        values["train/truncated_fraction"] = _mean([s.trajectory.truncated for s in scored])
-        values |= reward_parts(scored)
+        values |= _scored_metrics(scored)
     if batch.trained:
-        values["train/advantage_std"] = float(np.std([s.advantage for s in batch.trained]))
+        advantages = [s.advantage for s in batch.trained]
+        values["train/advantage_mean"] = _mean(advantages)
+        values["train/advantage_std"] = float(np.std(advantages))
         trained = [e for s, e in zip(batch.samples, entropies, strict=True) if s.masked is None]
         values["train/entropy"] = float(np.concatenate(trained).mean(dtype=np.float64))
         values["rollout/length_bias"] = _length_bias(scored, batch.trained)
     return values
 
 
-def reward_parts(samples: Sequence[Sample]) -> dict[str, float]:
-    """The mean of each named part of the reward, over the samples that have it."""
-    parts: defaultdict[str, list[float]] = defaultdict(list)
-    for sample in samples:
-        for name, value in sample.trajectory.rewards.items():
-            parts[f"reward/{name}"].append(value)
-    return {name: _mean(values) for name, values in sorted(parts.items())}
+def _scored_metrics(scored: Sequence[Sample]) -> dict[str, float]:
+    rewards = [float(s.trajectory.reward or 0.0) for s in scored]
+    lengths = [s.trajectory.num_sampled for s in scored]
+    return {
+        "train/reward_mean": _mean(rewards),
+        "train/shaped_reward_mean": _mean([float(s.reward or 0.0) for s in scored]),
+        "train/prompt_tokens_mean": _mean([s.trajectory.input_length for s in scored]),
+        "train/response_tokens_mean": _mean(lengths),
+        "train/truncated_fraction": _mean([s.trajectory.truncated for s in scored]),
+        "rollout/response_tokens_min": float(min(lengths)),
+        "rollout/response_tokens_max": float(max(lengths)),
+        "rollout/reward_min": min(rewards),
+        "rollout/reward_max": max(rewards),
+    } | reward_parts([s.trajectory for s in scored], "reward")
 
 
 def count_zero_variance(groups: Sequence[TrajectoryGroup]) -> int:
@@ -78,7 +91,7 @@ def age_metrics(batch: Batch) -> dict[str, float]:
 
 
 def speed_metrics(batch: Batch, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Tokens per second of the step and what its parts took.
+    """Tokens per second of the step, what its parts took, and the memory it has needed.
 
     Args:
         batch: The batch.
@@ -86,7 +99,8 @@ def speed_metrics(batch: Batch, seconds: Mapping[str, float]) -> dict[str, float
             "train" (everything between generating and refitting).
     """
     generated = sum(s.trajectory.num_sampled for s in batch.samples)
-    trained = sum(s.trajectory.num_sampled for s in batch.trained)
+    learned = [s for s in batch.trained if s.advantage != 0.0] if "update" in seconds else []
+    trained = sum(s.trajectory.num_sampled for s in learned)
     return {
         "perf/step_s": seconds["step"],
         "perf/exposed_generation_s": seconds["generate"],
@@ -98,7 +112,17 @@ def speed_metrics(batch: Batch, seconds: Mapping[str, float]) -> dict[str, float
         "idle/trainer_s": seconds["generate"],
         "idle/trainer_s/waiting_groups": seconds["generate"],
         "idle/generator_s": seconds["train"],
+        "idle/generator_s/training": seconds["train"],
+        "perf/peak_memory_gib": _peak_memory_bytes() / 2**30,
     }
+
+
+def _peak_memory_bytes() -> int:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return int(torch.cuda.max_memory_allocated())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # The kernels disagree about the unit: KiB on Linux, bytes on macOS.
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _length_bias(finished: Sequence[Sample], trained: Sequence[Sample]) -> float:
