@@ -39,8 +39,10 @@ train/advantage_mean  1  mean
 train/advantage_std  1  mean
     Standard deviation of the advantages of the trajectories that are trained; 0 for a single one.
 train/zero_variance_groups  count  sum
-    Trajectory groups of the step whose rewards are all equal, so that they give no
-    gradient.
+    Trajectory groups generated for the step whose rewards are all equal, so that they
+    give no gradient; those that dynamic sampling drops included.
+train/dropped_groups  count  sum
+    Trajectory groups that dynamic sampling generated for the step and did not train.
 train/masked_samples  count  sum
     Samples of the step that are out of the loss and of their group's baseline (failed,
     empty, overlong, too far from the generator's log-probs).

@@ -63,11 +63,13 @@ class StepInProgress:
     Attributes:
         metrics: Filled by the verbs.
         seconds: Wall time of the verbs.
+        generated: Tokens sampled for the step.
         started: When the step began, by ``time.perf_counter``.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    generated: int = 0
     started: float = field(default_factory=time.perf_counter)
 
 
@@ -169,7 +171,9 @@ class Trainer:
             parts.console.notice(f"step {train.step}: {prepared.warning}")
         # Before the update: if it fails, the batch that did it is there to be looked at.
         parts.records.trained(batch)
-        metrics = batch_metrics(batch, prepared.entropies) | age_metrics(batch)
+        dropped = parts.collector.take_dropped()
+        self.current.generated = sum(group.num_sampled for group in (*groups, *dropped))
+        metrics = batch_metrics(batch, prepared.entropies, dropped) | age_metrics(batch)
         metrics |= prepared.correction
         if self._learns(batch):
             size = parts.config.policy.train_global_batch_size
@@ -204,7 +208,9 @@ class Trainer:
         parts.time_limit.step_took(self.current.seconds["step"])
         if parts.time_limit.reached():
             parts.decisions.apply(Stop("time_limit"))
-        metrics = self.current.metrics | speed_metrics(batch, self.current.seconds)
+        metrics = self.current.metrics | speed_metrics(
+            batch, self.current.generated, self.current.seconds
+        )
         if self.save_seconds is not None:
             # Of the step before: its own line was written before it was saved.
             metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None

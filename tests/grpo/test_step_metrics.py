@@ -102,16 +102,16 @@ SECONDS = {"step": 4.0, "generate": 2.0, "logprobs": 0.5, "update": 1.0, "train"
 
 def test_only_tokens_with_an_advantage_count_as_trained_per_second() -> None:
     batch = batch_of(group([1.0, 0.0, None]), group([1.0, 1.0, 1.0], 1))
-    metrics = speed_metrics(batch, SECONDS)
+    metrics = speed_metrics(batch, 12, SECONDS)
     assert metrics["perf/trained_tokens_per_s"] == 4 / 4.0
     assert metrics["perf/generated_tokens_per_s"] == 12 / 2.0
     assert metrics["idle/generator_s/training"] == 1.75
     skipped = {name: value for name, value in SECONDS.items() if name != "update"}
-    assert speed_metrics(batch, skipped)["perf/trained_tokens_per_s"] == 0.0
+    assert speed_metrics(batch, 10, skipped)["perf/trained_tokens_per_s"] == 0.0
 
 
 def peak_memory() -> float:
-    return speed_metrics(batch_of(group([1.0])), SECONDS)["perf/peak_memory_gib"]
+    return speed_metrics(batch_of(group([1.0])), 10, SECONDS)["perf/peak_memory_gib"]
 
 
 def test_memory_is_the_largest_of_the_process_or_of_its_gpu(
@@ -129,13 +129,13 @@ def test_memory_is_the_largest_of_the_process_or_of_its_gpu(
 
 def test_every_metric_is_declared() -> None:
     batch = batch_of(group([1.0, 0.0, None]))
-    metrics = metrics_of(batch) | age_metrics(batch) | speed_metrics(batch, SECONDS)
+    metrics = metrics_of(batch) | age_metrics(batch) | speed_metrics(batch, 12, SECONDS)
     assert all(is_declared(name) for name in metrics)
 
 
 def test_every_declared_metric_of_a_batch_is_there() -> None:
     batch = batch_of(group([1.0, 0.0]))
-    logged = metrics_of(batch) | speed_metrics(batch, SECONDS)
+    logged = metrics_of(batch) | speed_metrics(batch, 12, SECONDS)
     elsewhere = {
         *("train/loss", "train/policy_loss", "train/kl_to_reference", "train/ratio_mean"),
         *("train/ratio_clipped_fraction", "train/grad_norm", "train/lr", "train/skipped_update"),
@@ -147,3 +147,13 @@ def test_every_declared_metric_of_a_batch_is_there() -> None:
         if name.startswith(("train/", "rollout/", "perf/", "idle/")) and not metric.only
     }
     assert declared - elsewhere == {name for name in logged if not name.startswith("reward/")}
+
+
+def test_groups_that_dynamic_sampling_dropped_count_in_what_the_policy_is_worth() -> None:
+    batch = batch_of(group([1.0, 0.0]))
+    entropies = [np.ones(len(s.prev_logprobs), np.float32) for s in batch.samples]
+    dropped = [group([1.0, 1.0], position) for position in (1, 2, 3)]
+    metrics = batch_metrics(batch, entropies, dropped)
+    assert metrics["train/reward_mean"] == 7 / 8
+    assert metrics["train/zero_variance_groups"] == 3
+    assert metrics["train/dropped_groups"] == 3
