@@ -85,7 +85,7 @@ def load_checkpoint(root: Path, step: int | None = None) -> Loaded:
     raise StorageError(
         str(root),
         f"no checkpoint is whole ({'; '.join(damages)})" if step is None else damages[0],
-        "Restore the folder from a backup, resume from another step, or start a new run",
+        "Restore the folder from a backup, or start a new run",
     )
 
 
