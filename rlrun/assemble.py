@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
 from rlrun.checkpoint import Loaded as LoadedCheckpoint
@@ -310,7 +311,8 @@ class _Run:
 
 
 def set_up_torch(config: RunConfig) -> None:
-    """Threads, seed and determinism of this process."""
+    """Threads, seed and determinism of this process; one progress bar is enough."""
+    disable_progress_bar()
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     torch.manual_seed(config.grpo.seed)
