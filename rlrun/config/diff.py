@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.config.load import Loaded, load
-from rlrun.config.recipes import find_recipe, recipe_folders
+from rlrun.config.recipes import find_recipe, no_recipe, recipe_folders
 from rlrun.config.values import is_interpolated, shown
+from rlrun.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +54,17 @@ def as_overrides(text: str, config_dir: Path | None = None) -> list[str]:
     Args:
         text: The folder of a run, a recipe's file or name, or overrides separated by spaces.
         config_dir: As for load.
+
+    Raises:
+        ConfigError: It is none of these.
     """
     folder = Path(text).expanduser()
     if (folder / "config.yaml").is_file():
         return [f"+recipe={folder / 'config.yaml'}"]
     if find_recipe(text, recipe_folders(config_dir)) is not None:
         return [f"+recipe={text}"]
+    if "=" not in text:
+        raise ConfigError([no_recipe(text, text, config_dir)])
     return shlex.split(text)
 
 
