@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import io
 import json
+import sys
 
 import pytest
 
@@ -9,6 +10,7 @@ from rlrun.env.math import MathEnv
 from rlrun.env.python import PythonEnv
 from rlrun.errors import DataError
 from rlrun.score import score_file
+from rlrun.stored import score
 
 LIMITS = {"num_workers": 1, "timeout_s": 0.5, "max_memory_mb": 1024}
 MATH = MathEnv(**LIMITS)
@@ -164,3 +166,15 @@ def test_file_is_a_stream(tmp_path):
                 yield b'{"response": "\\\\boxed{3}", "gold": "3"}\n'
 
     assert score_file(Source(), MATH, Watched()).rows == 2_000
+
+
+def test_what_user_code_prints_stays_out_of_the_results(tmp_path, capsys):
+    code = tmp_path / "loud.py"
+    code.write_text(
+        "print('imported')\ndef f(response, answer):\n    print('scored')\n    return 1.0\n"
+    )
+    path = write(tmp_path / "a.jsonl", {"response": "a"}, {"response": "b"})
+    score(path, ["env=python", f"env.reward_function={code}:f"], None, sys.stdout)
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["reward"] for line in out.splitlines()] == [1.0, 1.0]
+    assert "imported" in err and err.count("scored") == 2
