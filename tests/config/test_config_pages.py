@@ -143,7 +143,7 @@ def test_the_page_of_keys_has_a_row_for_every_key() -> None:
     for section in documented_sections():
         for key in section.keys:
             assert f"| `{key}` |" in page
-    assert "| `grpo.seed` | integer | at least 0 | `42` |" in page
+    assert "| `grpo.seed` | integer | at least 0 and below 9223372036854775808 | `42` |" in page
     assert "| `policy.precision` | `float32`, `bfloat16` |" in page
     assert "| `policy.model` | text |  | `???` |" in page
 

@@ -185,7 +185,7 @@ OUT_OF_RANGE = [
     ("policy.optimizer.eps=0", "above 0"),
     ("policy.max_grad_norm=0", "above 0"),
     ("generation.top_p=1.5", "above 0 and at most 1"),
-    ("generation.temperature=0", "above 0"),
+    ("generation.temperature=0", "at least 0.001"),
 ]
 
 
