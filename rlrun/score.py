@@ -9,7 +9,9 @@ reach the environment as the row's payload. The file is read as a stream.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -64,7 +66,8 @@ def score_file(
     Raises:
         DataError: The file cannot be read, or a line is not a row; the lines before it are written.
     """
-    return asyncio.run(_score(path, env, out, answers or {}))
+    with contextlib.redirect_stdout(sys.stderr):  # what user code prints is not a result
+        return asyncio.run(_score(path, env, out, answers or {}))
 
 
 async def _score(path: Path, env: Env, out: TextIO, answers: Mapping[str, str]) -> Counts:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import io
 import json
+import sys
 
 import pytest
 
@@ -10,6 +11,7 @@ from rlrun.env.python import PythonEnv
 from rlrun.env.reasoning_gym import ReasoningGymEnv
 from rlrun.errors import DataError
 from rlrun.score import score_file
+from rlrun.stored import score
 
 LIMITS = {"num_workers": 1, "timeout_s": 0.5, "max_memory_mb": 1024}
 MATH = MathEnv(**LIMITS)
@@ -183,3 +185,15 @@ def test_reference_that_makes_the_verifier_hit_its_limit_is_counted(tmp_path):
     counts, (row,) = scored(path)
     assert row["reward"] == 0.0 and "limit" in row["error"]
     assert (counts.failed, counts.limited) == (0, 1)
+
+
+def test_what_user_code_prints_stays_out_of_the_results(tmp_path, capsys):
+    code = tmp_path / "loud.py"
+    code.write_text(
+        "print('imported')\ndef f(response, answer):\n    print('scored')\n    return 1.0\n"
+    )
+    path = write(tmp_path / "a.jsonl", {"response": "a"}, {"response": "b"})
+    score(path, ["env=python", f"env.reward_function={code}:f"], None, sys.stdout)
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["reward"] for line in out.splitlines()] == [1.0, 1.0]
+    assert "imported" in err and err.count("scored") == 2

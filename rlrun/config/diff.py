@@ -56,16 +56,17 @@ def as_overrides(text: str, config_dir: Path | None = None) -> list[str]:
         config_dir: As for load.
 
     Raises:
-        ConfigError: It is none of these.
+        ConfigError: It is a single name, and no recipe has it.
     """
     folder = Path(text).expanduser()
     if (folder / "config.yaml").is_file():
         return [f"+recipe={folder / 'config.yaml'}"]
     if find_recipe(text, recipe_folders(config_dir)) is not None:
         return [f"+recipe={text}"]
-    if "=" not in text:
-        raise ConfigError([no_recipe(text, text, config_dir)])
-    return shlex.split(text)
+    words = shlex.split(text)
+    if len(words) == 1 and "=" not in words[0]:
+        raise ConfigError([no_recipe(words[0], words[0], config_dir)])
+    return words
 
 
 def _text(loaded: Loaded, key: str) -> str:
