@@ -86,9 +86,7 @@ class Learner:
         self.reference: TokenLogprobs | None = None
         if loss.reference_policy_kl_penalty > 0:
             reference = load_model(policy, device).requires_grad_(False)
-            # Of the plain distribution: outside of the filters the penalty would be without force.
-            unfiltered = Sampling(sampling.temperature)
-            self.reference = TokenLogprobs(reference, unfiltered, policy.logprob_chunk_tokens)
+            self.reference = TokenLogprobs(reference, sampling, policy.logprob_chunk_tokens)
             shard(self.reference, reference, self.ranks)
         settings = policy.optimizer
         self.optimizer = torch.optim.AdamW(
@@ -106,19 +104,26 @@ class Learner:
 
     @torch.no_grad()
     def ref_logprobs(self, samples: Sequence[Sample]) -> list[Floats] | None:
-        """Log-probs under the weights that training started from; None without a KL penalty."""
+        """Log-probs under the weights that training started from; None without a KL penalty.
+
+        Of the plain distribution at sampling temperature: under top-k and top-p the penalty would
+        be without force exactly where the policy has left the reference.
+        """
         if self.reference is None:
             return None
-        return self._pass(self.reference, samples).logprobs
+        return self._pass(self.reference, samples, unfiltered=True).logprobs
 
-    def _pass(self, forward: TokenLogprobs, samples: Sequence[Sample]) -> Logprobs:
+    def _pass(
+        self, forward: TokenLogprobs, samples: Sequence[Sample], *, unfiltered: bool = False
+    ) -> Logprobs:
         found: dict[int, tuple[Floats, Floats]] = {}
         for microbatch in self._microbatches(samples):
             with self._autocast():
-                values = forward(microbatch.rows)
+                values: TokenValues = forward(microbatch.rows, unfiltered=unfiltered)
+            logprobs = values.logprobs if values.unfiltered is None else values.unfiltered
             counts = [samples[i].trajectory.num_sampled for i in microbatch.members]
             if microbatch.members:
-                parts = values.logprobs.cpu().split(counts), values.entropies.cpu().split(counts)
+                parts = logprobs.cpu().split(counts), values.entropies.cpu().split(counts)
                 for index, one, entropy in zip(microbatch.members, *parts, strict=True):
                     found[index] = one.numpy(), entropy.numpy()
         if isinstance(forward, FSDPModule):
