@@ -23,8 +23,8 @@ test: setup lint types  ## everything that CI runs
 	$(BIN)/python -m pytest
 
 lint: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/lint-imports
 	$(BIN)/yamllint --strict conf recipes
 
