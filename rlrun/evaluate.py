@@ -57,12 +57,17 @@ class Evaluator:
         return await self.rollout.run(jobs)
 
 
+def accuracy_of(trajectory: Trajectory) -> float:
+    """The reward part "correct" where the environment names one, else the reward; scored only."""
+    return trajectory.rewards.get("correct", trajectory.reward or 0.0)
+
+
 def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> dict[str, float]:
     """Means over all samples that have a reward; the others are counted, not guessed.
 
-    Accuracy is the mean of the reward part "correct" where the environment names one, else of the
-    reward itself. pass_k is the share of prompts with at least one sample of accuracy above 0; a
-    prompt without a scored sample is out of it, since nothing is known of it.
+    Accuracy is the mean of ``accuracy_of``. pass_k is the share of prompts with at least one
+    sample of accuracy above 0; a prompt without a scored sample is out of it, since nothing is
+    known of it.
     """
     trajectories = [t for group in groups for t in group.trajectories]
     scored = [t for t in trajectories if t.reward is not None]
@@ -70,7 +75,7 @@ def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> d
     if not scored:
         log.warning("validation: all %d samples failed, so there is no accuracy", failed)
         return {"validation/failed_samples": float(failed)}
-    correct = {id(t): t.rewards.get("correct", t.reward or 0.0) for t in scored}
+    correct = {id(t): accuracy_of(t) for t in scored}
     metrics = {
         "validation/accuracy": sum(correct.values()) / len(scored),
         "validation/reward_mean": sum(t.reward or 0.0 for t in scored) / len(scored),

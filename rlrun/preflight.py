@@ -208,6 +208,8 @@ def _model(config: RunConfig) -> list[CheckLine]:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from rlrun.learner.lora import adapter_size
+
     model_config = read_model_config(config.policy.model)
     try:
         with torch.device("meta"):
@@ -218,13 +220,13 @@ def _model(config: RunConfig) -> list[CheckLine]:
     parameters = sum(parameter.numel() for parameter in model.parameters())
     copies = 1 + (config.loss.reference_policy_kl_penalty > 0) / 4
     needed = parameters * BYTES_PER_PARAMETER * copies
-    lines = [
-        CheckLine(
-            "model",
-            Verdict.PASS,
-            f"{type(model).__name__}, {parameters:,} parameters",
-        )
-    ]
+    detail = f"{type(model).__name__}, {parameters:,} parameters"
+    if config.policy.lora.enabled:
+        adapters = adapter_size(model, config.policy.lora)
+        # Frozen weights have neither gradients nor moments, and are the reference themselves.
+        needed = parameters * BYTES_PER_PARAMETER / 4 + adapters * BYTES_PER_PARAMETER
+        detail += f"; {adapters:,} more are trained as adapters, these are frozen"
+    lines = [CheckLine("model", Verdict.PASS, detail)]
     lines.append(_memory(config, needed))
     return lines
 

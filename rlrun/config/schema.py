@@ -70,6 +70,38 @@ class Schedule(Checked):
             )
 
 
+ALL_LINEAR = "all-linear"
+"""The value of policy.lora.target_modules that stands for every linear layer but the output."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Lora(Checked):
+    """Low-rank adapters (LoRA): the model's own weights stay as they are."""
+
+    enabled: bool
+    rank: int = setting(ge=1)
+    alpha: int = setting(ge=1)
+    target_modules: str | list[str]
+    seed: int = setting(ge=0)
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """The targets are named in a list, or all meant by one word."""
+        targets = self.target_modules
+        if isinstance(targets, str):
+            if targets != ALL_LINEAR:
+                yield (
+                    ("target_modules",),
+                    f"target_modules={targets!r} is not {ALL_LINEAR}",
+                    f"Write {ALL_LINEAR}, or the names in brackets: [{targets}]",
+                )
+        elif not targets or not all(target.strip() for target in targets):
+            yield (
+                ("target_modules",),
+                f"target_modules={targets} names no layer or has an empty name",
+                f"Write {ALL_LINEAR}, or names such as [q_proj,v_proj]",
+            )
+
+
 @dataclass(kw_only=True, slots=True)
 class Policy:
     """The model that is trained and how its updates are computed."""
@@ -87,6 +119,7 @@ class Policy:
     max_grad_norm: float | None = setting(gt=0)
     optimizer: Optimizer
     scheduler: Schedule
+    lora: Lora
 
 
 class SourceKind(StrEnum):

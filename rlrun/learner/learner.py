@@ -19,6 +19,7 @@ from rlrun.config.schema import Policy
 from rlrun.errors import StorageError, TrainingError
 from rlrun.interfaces import Loss, LossInputs, Precision
 from rlrun.learner.logprobs import TokenLogprobs, TokenRows, TokenValues
+from rlrun.learner.lora import Adapter
 from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
 from rlrun.learner.model import load_model
 from rlrun.learner.schedule import lr_factor
@@ -81,16 +82,19 @@ class Learner:
         self.policy, self.loss, self.device = policy, loss, device
         self.ranks = ranks or Ranks()
         self.model = load_model(policy, device)
+        self.adapter = Adapter(self.model, policy) if policy.lora.enabled else None
         self.forward = TokenLogprobs(self.model, sampling, policy.logprob_chunk_tokens)
         shard(self.forward, self.model, self.ranks)
         self.reference: TokenLogprobs | None = None
-        if loss.reference_policy_kl_penalty > 0:
+        if loss.reference_policy_kl_penalty > 0 and self.adapter is not None:
+            self.reference = self.forward
+        elif loss.reference_policy_kl_penalty > 0:
             reference = load_model(policy, device).requires_grad_(False)
             self.reference = TokenLogprobs(reference, sampling, policy.logprob_chunk_tokens)
             shard(self.reference, reference, self.ranks)
         settings = policy.optimizer
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
+            [p for p in self.model.parameters() if p.requires_grad],
             lr=settings.lr,
             betas=(settings.beta1, settings.beta2),
             eps=settings.eps,
@@ -111,7 +115,8 @@ class Learner:
         """
         if self.reference is None:
             return None
-        return self._pass(self.reference, samples, unfiltered=True).logprobs
+        with self.adapter.off() if self.adapter is not None else nullcontext():
+            return self._pass(self.reference, samples, unfiltered=True).logprobs
 
     def _pass(
         self, forward: TokenLogprobs, samples: Sequence[Sample], *, unfiltered: bool = False
@@ -254,16 +259,24 @@ class Learner:
     def save(self, folder: Path) -> None:
         """Writes policy/ (a Hugging Face folder with float32 weights) and the optimizer state.
 
-        Every rank must call it; the first one writes.
+        With LoRA policy/ holds the adapter alone, in peft's format. Every rank must call it; the
+        first one writes.
         """
-        # Tied parameters once, under the name that the model registers first.
-        own = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-        saved = {name: value for name, value in self.model.state_dict().items() if name in own}
-        weights = full_tensors(saved)
+        weights = full_tensors(self._saved_weights())
         state = full_tensors(flatten_optimizer_state(self.optimizer, self.model.named_parameters()))
         if self.ranks.rank == 0:
-            self.model.save_pretrained(folder / "policy", state_dict=weights)
+            if self.adapter is not None:
+                self.adapter.save(folder / "policy", weights)
+            else:
+                self.model.save_pretrained(folder / "policy", state_dict=weights)
             save_tensors(folder / "optimizer.safetensors", state)
+
+    def _saved_weights(self) -> dict[str, Tensor]:
+        if self.adapter is not None:
+            return self.adapter.parameters()
+        # Tied parameters once, under the name that the model registers first.
+        own = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        return {name: value for name, value in self.model.state_dict().items() if name in own}
 
     def load(self, folder: Path) -> None:
         """Restores what ``save`` wrote, bit for bit, on as many ranks as there are now.
@@ -271,21 +284,11 @@ class Learner:
         Raises:
             StorageError: The weights belong to another model.
         """
-        weights: dict[str, Tensor] = {}
-        for path in sorted((folder / "policy").glob("*.safetensors")):
-            weights |= load_tensors(path)
+        if self.adapter is not None:
+            self.adapter.restore(folder / "policy")
+        else:
+            self._load_weights(folder / "policy")
         parameters = dict(self.model.named_parameters())
-        targets = parameters | dict(self.model.named_buffers())
-        missing = parameters.keys() - weights.keys()
-        unexpected = weights.keys() - targets.keys()
-        if missing or unexpected:
-            raise StorageError(
-                str(folder / "policy"),
-                f"the weights do not fit the model of policy.model={self.policy.model} "
-                f"(missing {sorted(missing)[:3]}, unexpected {sorted(unexpected)[:3]})",
-                "Resume with the model that the run was started with",
-            )
-        load_full(targets.items(), weights)
         path = folder / "optimizer.safetensors"
         state = load_tensors(path)
         for key, value in state.items():
@@ -293,6 +296,23 @@ class Learner:
             if parameter is not None and value.shape == parameter.shape:
                 state[key] = like(parameter, value)
         unflatten_optimizer_state(self.optimizer, self.model.named_parameters(), state, str(path))
+
+    def _load_weights(self, folder: Path) -> None:
+        weights: dict[str, Tensor] = {}
+        for path in sorted(folder.glob("*.safetensors")):
+            weights |= load_tensors(path)
+        parameters = dict(self.model.named_parameters())
+        targets = parameters | dict(self.model.named_buffers())
+        missing = parameters.keys() - weights.keys()
+        unexpected = weights.keys() - targets.keys()
+        if missing or unexpected:
+            raise StorageError(
+                str(folder),
+                f"the weights do not fit the model of policy.model={self.policy.model} "
+                f"(missing {sorted(missing)[:3]}, unexpected {sorted(unexpected)[:3]})",
+                "Resume with the model that the run was started with",
+            )
+        load_full(targets.items(), weights)
 
 
 def _is_finite(gradient: Tensor) -> bool:
