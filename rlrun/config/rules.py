@@ -154,7 +154,7 @@ def _checkpoint_metric_is_logged(metric: str | None, samples: int, penalty: floa
         return None
     what = why_never_logged(metric)
     if what is not None:
-        return f"checkpointing.metric: {what}"
+        return f"checkpointing.metric={what}"
     if metric == "validation/pass_k" and samples == 1:
         return "validation/pass_k needs grpo.val_num_generations_per_prompt above 1"
     if metric == "train/kl_to_reference" and penalty == 0:
