@@ -19,7 +19,7 @@ from rlrun.errors import DataError, RlrunError
 from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import Environment, Episode
 from rlrun.models import read_model_config
-from rlrun.types import EnvStep, Prompt, StopReason
+from rlrun.types import EnvStep, Failure, FailureKind, Prompt, StopReason
 
 ENV_TIMEOUT_S = 30.0
 BYTES_PER_PARAMETER = 16
@@ -174,8 +174,12 @@ async def _score(environment: Environment, prompt: Prompt, response: str) -> Env
         turn=1,
         stop_reason=StopReason.STOP,
     )
-    async with asyncio.timeout(ENV_TIMEOUT_S):
-        return await environment.step(episode)
+    try:
+        async with asyncio.timeout(ENV_TIMEOUT_S):
+            return await environment.step(episode)
+    except TimeoutError:
+        message = f"no answer within {ENV_TIMEOUT_S:g} s"
+        return EnvStep(failure=Failure(FailureKind.TIMEOUT, message))
 
 
 def _judge(right: EnvStep, wrong: EnvStep, answer: str) -> CheckLine:
