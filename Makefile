@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup quickstart test lint types docs clean
+.PHONY: setup quickstart test lint types docs check-wheel clean
 
 setup: $(READY)  ## .venv with everything for CPU work and tests
 
@@ -23,8 +23,8 @@ test: setup lint types  ## everything that CI runs
 	$(BIN)/python -m pytest
 
 lint: setup
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/lint-imports
 	$(BIN)/yamllint --strict conf recipes
 
@@ -35,5 +35,13 @@ docs: setup  ## regenerate the pages that are made from declarations
 	$(BIN)/python scripts/docs_metrics.py
 	$(BIN)/python scripts/docs_config.py
 
+check-wheel: setup  ## install the wheel into an empty environment and train elsewhere, 2 minutes
+	rm -rf dist $(VENV)-wheel
+	$(BIN)/python -m build --wheel
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/pip install --quiet --constraint constraints.txt dist/*.whl
+	$(VENV)-wheel/bin/pip check
+	cd "$$(mktemp -d)" && $(CURDIR)/$(VENV)-wheel/bin/rlrun train +recipe=quickstart grpo.max_num_steps=2
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-wheel build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import torch
+from transformers.utils.logging import disable_progress_bar
 
 from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
 from rlrun.checkpoint import Loaded as LoadedCheckpoint
@@ -53,9 +54,12 @@ def train(loaded: Loaded) -> None:
         RlrunError: See errors.py; its exit code is the command's.
     """
     path = loaded.config.run_dir or f"runs/{loaded.recipe}/{time.strftime('%Y%m%d-%H%M%S')}"
-    with RunDir.create(Path(path)) as run_dir:
-        run_dir.write_config(loaded.yaml())
-        _run(loaded.config, run_dir)
+    with Console() as console:
+        # First, so that a mistake in the data leaves no run directory behind.
+        inputs = read_inputs(loaded.config, console.notice)
+        with RunDir.create(Path(path)) as run_dir:
+            run_dir.write_config(loaded.yaml())
+            _run(loaded.config, inputs, run_dir, console)
 
 
 def resume(path: Path, overrides: Sequence[str]) -> None:
@@ -66,10 +70,11 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
         RlrunError: See errors.py.
     """
     check_overrides(overrides)
-    with RunDir.resume(path) as run_dir:
+    with RunDir.resume(path) as run_dir, Console() as console:
         loaded = load([f"+recipe={run_dir.config}", *overrides])
+        inputs = read_inputs(loaded.config, console.notice)
         run_dir.write_config(loaded.yaml())
-        _run(loaded.config, run_dir, resumed=True)
+        _run(loaded.config, inputs, run_dir, console, resumed=True)
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
@@ -89,11 +94,18 @@ def check_overrides(overrides: Sequence[str]) -> None:
         )
 
 
-def _run(config: RunConfig, run_dir: RunDir, *, resumed: bool = False) -> None:
-    with ExitStack() as stack:
-        console = stack.enter_context(Console())
-        run_dir.open_log()
-        run = _Run(config, run_dir, console, stack.enter_context(StopSignal()))
+def _run(
+    config: RunConfig,
+    inputs: Inputs,
+    run_dir: RunDir,
+    console: Console,
+    *,
+    resumed: bool = False,
+) -> None:
+    run_dir.open_log()
+    set_up_torch(config)
+    with StopSignal() as stop:
+        run = _Run(config, inputs, run_dir, console, stop)
         with _status(run_dir, run):
             asyncio.run(run.run(resumed=resumed))
 
@@ -101,7 +113,7 @@ def _run(config: RunConfig, run_dir: RunDir, *, resumed: bool = False) -> None:
 @contextmanager
 def _status(run_dir: RunDir, run: _Run) -> Iterator[None]:
     """Keeps status.json true, however the run ends."""
-    run_dir.write_status(RunState.RUNNING, step=0)
+    run_dir.write_status(RunState.RUNNING, step=run.step)
     try:
         yield
     except Interrupted as error:
@@ -131,16 +143,22 @@ class _Run:
     """
 
     def __init__(
-        self, config: RunConfig, run_dir: RunDir, console: Console, stop: StopSignal
+        self,
+        config: RunConfig,
+        inputs: Inputs,
+        run_dir: RunDir,
+        console: Console,
+        stop: StopSignal,
     ) -> None:
-        self.config, self.run_dir, self.console, self.stop = config, run_dir, console, stop
-        self.step = 0
+        self.config, self.inputs, self.run_dir = config, inputs, run_dir
+        self.console, self.stop = console, stop
+        before = run_dir.read_status()
+        self.step = 0 if before is None else before.step
         self.ended = ""
 
     async def run(self, *, resumed: bool) -> None:
-        """Reads, wires, trains and closes."""
-        set_up_torch(self.config)
-        inputs = read_inputs(self.config, self.console.notice)
+        """Wires, trains and closes."""
+        inputs = self.inputs
         checkpoint = self._checkpoint() if resumed else None
         environment = self.config.env.start()
         generator: Generator | None = None
@@ -162,6 +180,7 @@ class _Run:
         if checkpoint is None:
             self.console.notice("no checkpoint was written yet: the run starts again")
             self.run_dir.supersede(-1)
+            self.step = 0
             return None
         self.step = checkpoint.step
         self.run_dir.supersede(self.step)
@@ -292,11 +311,15 @@ class _Run:
 
 
 def set_up_torch(config: RunConfig) -> None:
-    """Threads, seed and determinism of this process."""
+    """Threads, seed and determinism of this process; one progress bar is enough."""
+    disable_progress_bar()
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     torch.manual_seed(config.grpo.seed)
-    torch.use_deterministic_algorithms(config.deterministic)
+    # On a GPU some operations (a cumulative sum in top-p sampling) have no deterministic form; the
+    # promise of equal bits is for CPUs, so there torch warns instead of refusing.
+    on_gpu = config.cluster.device is not Device.CPU and torch.cuda.is_available()
+    torch.use_deterministic_algorithms(config.deterministic, warn_only=on_gpu)
 
 
 def device_of(config: RunConfig) -> torch.device:

@@ -9,8 +9,8 @@ scheduler to the same decisions, and trained/step_*.jsonl must tell the same.
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +19,13 @@ import rlrun.batching
 from rlrun.errors import CheckFailed, StorageError
 from rlrun.event_log import LogLine, LogReader
 from rlrun.interfaces import REGISTRY, Batching
+from rlrun.json_line import is_integer, parse_object
+from rlrun.run_dir import RunDir
 from rlrun.scheduler import Outcome, Replay, Restored, Started
 from rlrun.scheduler.history import History
 from rlrun.scheduler.intake import identity
+
+_GROUP_ID = re.compile(r"([0-9]{1,18})/.*", re.DOTALL)
 
 MAX_SHOWN = 20
 """Violations that the text names one by one."""
@@ -114,7 +118,7 @@ def audit(run_dir: Path, batching: Batching | None = None) -> AuditReport:
         batching: The run's policy, needed for the replay only if it is a user's own.
 
     Raises:
-        StorageError: There is no readable event log.
+        StorageError: There is no readable event log, or a line of a file makes no sense.
     """
     report = AuditReport(run_dir)
     history = History()
@@ -127,8 +131,16 @@ def audit(run_dir: Path, batching: Batching | None = None) -> AuditReport:
             )
         report.restarts += isinstance(line.event, Restored)
         report.events += 1
-        history.apply(line.seq, line.event, line.decisions)
-        replay.check(line)
+        try:
+            history.apply(line.seq, line.event, line.decisions)
+            replay.check(line)
+        except (TypeError, ValueError, LookupError, ArithmeticError, MemoryError) as error:
+            # The reader knows the fields of an event, but not what they may hold.
+            raise StorageError(
+                f"{run_dir / 'events.jsonl'}:{line.seq + 1}",
+                f"holds a value that cannot be ({type(error).__name__}: {error})",
+                "Restore the file from a copy",
+            ) from error
     if reader.torn:
         report.notes.append("the last line of events.jsonl is torn, as a crash leaves it")
     if report.events == 0:
@@ -139,7 +151,7 @@ def audit(run_dir: Path, batching: Batching | None = None) -> AuditReport:
         EpochAudit(epoch, prompts, history.rows_per_epoch, outcomes)
         for epoch, prompts, outcomes in history.epochs()
     ]
-    _check_trained_files(run_dir / "trained", history, report)
+    _check_trained_files(RunDir(run_dir), history, report)
     return report
 
 
@@ -207,16 +219,17 @@ def _own_policy(name: str) -> Batching | None:
     return None
 
 
-def _check_trained_files(folder: Path, history: History, report: AuditReport) -> None:
+def _check_trained_files(run_dir: RunDir, history: History, report: AuditReport) -> None:
     """Compares trained/step_*.jsonl, if the run wrote them, with the event log."""
-    files = sorted(folder.glob("step_*.jsonl"))
-    if not files:
+    steps = run_dir.trained_steps()
+    if not steps:
         return
     rows = history.rows_per_epoch
     step_of: dict[str, int] = {}
     found: set[int] = set()
-    for path in files:
-        step, groups = _read_step(path, report)
+    for step in steps:
+        path = run_dir.trained_file(step)
+        epochs = _read_step(path, step, report)
         if step == len(history.steps) + 1:
             report.notes.append(f"{path.name} was written but step {step} did not complete")
             continue
@@ -224,13 +237,13 @@ def _check_trained_files(folder: Path, history: History, report: AuditReport) ->
             report.violations.append(f"{path.name}: no such step in events.jsonl")
             continue
         found.add(step)
-        for group in groups:
+        for group in epochs:
             if group in step_of:
                 report.violations.append(
                     f"group {group} was trained in steps {step_of[group]} and {step}"
                 )
             step_of[group] = step
-        in_file = Counter(int(group.split("/")[0]) for group in groups)
+        in_file = Counter(epochs.values())
         batch = Counter(position // rows for position in history.steps[step])
         with_loss = Counter(
             position // rows
@@ -246,28 +259,32 @@ def _check_trained_files(folder: Path, history: History, report: AuditReport) ->
         report.violations.append(f"trained/ has no file of step {missing[0]}")
 
 
-def _read_step(path: Path, report: AuditReport) -> tuple[int, set[str]]:
-    """The step and its group ids, as a file of trained trajectories tells them."""
-    groups: set[str] = set()
+def _read_step(path: Path, step: int, report: AuditReport) -> dict[str, int]:
+    """The epochs by group id, as a file of trained trajectories tells them."""
+    epochs: dict[str, int] = {}
     prompts: dict[str, set[str]] = defaultdict(set)
-    step = int(path.stem.removeprefix("step_"))
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open("rb") as file:
             for number, raw in enumerate(file, 1):
-                row = json.loads(raw)
+                row = parse_object(f"{path}:{number}", raw)
+                group, prompt = row.get("group_id"), row.get("prompt_id")
+                if not (isinstance(group, str) and isinstance(prompt, str) and "step" in row):
+                    raise StorageError(f"{path}:{number}", "not a line of a trained file")
                 if row["step"] != step:
-                    report.violations.append(f"{path.name}:{number}: step {row['step']}")
-                groups.add(row["group_id"])
-                prompts[row["group_id"]].add(row["prompt_id"])
+                    shown = f"step {row['step']}" if is_integer(row["step"]) else "no step"
+                    report.violations.append(f"{path.name}:{number}: {shown}")
+                if match := _GROUP_ID.fullmatch(group):
+                    epochs[group] = int(match[1])
+                    prompts[group].add(prompt)
+                else:
+                    report.violations.append(
+                        f"{path.name}:{number}: group_id {group!r:.80} names no epoch"
+                    )
     except OSError as error:
         raise StorageError(str(path), f"cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise StorageError(
-            f"{path}:{number}", f"not a line of a trained file ({type(error).__name__}: {error})"
-        ) from error
     report.violations += [
         f"{path.name}: group {group} has {len(ids)} prompts"
         for group, ids in prompts.items()
         if len(ids) > 1
     ]
-    return step, groups
+    return epochs

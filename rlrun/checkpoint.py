@@ -14,14 +14,13 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.atomic import fsync_dir, storage_error
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.manifest import Damaged, read_manifest, seal, verify
-from rlrun.metrics import METRICS, is_declared
+from rlrun.metrics import why_never_logged
 
 if TYPE_CHECKING:
     from rlrun.config.schema import Checkpointing
@@ -86,7 +85,7 @@ def load_checkpoint(root: Path, step: int | None = None) -> Loaded:
     raise StorageError(
         str(root),
         f"no checkpoint is whole ({'; '.join(damages)})" if step is None else damages[0],
-        "Restore the folder from a backup, resume from another step, or start a new run",
+        "Restore the folder from a backup, or start a new run",
     )
 
 
@@ -106,11 +105,12 @@ class CheckpointStore:
             settings: What is kept.
 
         Raises:
-            ConfigError: ``settings.metric`` is no metric.
+            ConfigError: ``settings.metric`` is no metric that a run logs.
             StorageError: The folder cannot be used.
         """
         self._root = root
         self._settings = settings
+        self._saved_before = False
         _check_metric(settings.metric)
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -154,9 +154,22 @@ class CheckpointStore:
             if isinstance(error, OSError):
                 raise storage_error(self._root / name, "save the checkpoint", error) from error
             raise
+        self._notice_missing_metric(name, metrics)
         self._remove_leftovers()
         self._remove_old(step)
         return self._root / name
+
+    def _notice_missing_metric(self, name: str, metrics: Mapping[str, float]) -> None:
+        """At the first save: a misspelt reward part would otherwise never be noticed."""
+        metric, first = self._settings.metric, not self._saved_before
+        self._saved_before = True
+        if first and metric is not None and metric not in metrics:
+            _log.warning(
+                "checkpoint %s has no value of checkpointing.metric=%s; it ranks below all that "
+                "have one.",
+                name,
+                metric,
+            )
 
     def _publish(self, temporary: Path, step: int) -> None:
         final = self._root / f"step_{step:06d}"
@@ -229,9 +242,8 @@ def _folders(root: Path) -> dict[int, Path]:
 
 
 def _check_metric(name: str | None) -> None:
-    if name is None or is_declared(name):
-        return
-    close = get_close_matches(name, METRICS, n=1)
-    remedy = f"The nearest one is {close[0]}" if close else "docs/metrics.md lists all metrics"
-    what = f"{name!r} is no metric"
-    raise ConfigError([Problem("checkpointing.metric", what, remedy, ("checkpointing.metric",))])
+    what = None if name is None else why_never_logged(name)
+    if what is not None:
+        remedy = "docs/metrics.md lists all metrics"
+        key = "checkpointing.metric"
+        raise ConfigError([Problem(key, what, remedy, (key,))])

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
-from rlrun.errors import ConfigError, RlrunError
+from rlrun.errors import ConfigError, RlrunError, StorageError
 
 app = typer.Typer(
     name="rlrun",
@@ -278,10 +279,28 @@ def _out(text: str) -> None:
     typer.echo(text)
 
 
+def _misuse(error: TyperException) -> str:
+    """The message about a command line that cannot be read."""
+    if len(sys.argv) == 1:
+        return error.format_message()
+    names = [info.callback.__name__ for info in app.registered_commands if info.callback]
+    command = " ".join(["rlrun", *(name for name in sys.argv[1:2] if name in names)])
+    what = error.format_message().rstrip(".")
+    return f"error: {command}: {what}. {command} --help says what it takes."
+
+
 def main() -> None:
     """Runs a command; errors end in one line each on stderr and the documented exit code."""
+    command = typer.main.get_command(app)
     try:
-        app()
+        with command.make_context("rlrun", sys.argv[1:]) as context:
+            command.invoke(context)
+        sys.stdout.flush()
+    except typer.Exit as done:
+        sys.exit(done.exit_code)
+    except TyperException as error:
+        typer.echo(_misuse(error), err=True)
+        sys.exit(error.exit_code)
     except ConfigError as error:
         for problem in error.problems:
             typer.echo(f"error: {problem}", err=True)
@@ -292,9 +311,13 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # The reader (head, less) has what it wanted; nothing is wrong with the command.
-        sys.stderr.close()
+        # The reader (head, less) has what it wanted; nothing is wrong with the command. What is
+        # still in the buffer goes nowhere, or the interpreter would complain of it at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    except OSError as error:
+        typer.echo(f"error: output: {error.strerror or error}.", err=True)
+        sys.exit(StorageError.exit_code)
     # The last boundary: whatever arrives here is a defect of rlrun, not of its input.
     except Exception as error:  # noqa: BLE001
         if os.environ.get("RLRUN_TRACEBACK"):

@@ -39,6 +39,7 @@ class Collector:
         self.rollout, self.stream = rollout, stream
         self.num_samples, self.drop_without_signal = num_samples, drop_without_signal
         self.finished: dict[int, TrajectoryGroup] = {}
+        self.dropped: list[TrajectoryGroup] = []
 
     async def run(self, admits: Sequence[Admit]) -> list[Event]:
         """Events for all admitted groups, in the order of their admission."""
@@ -55,6 +56,11 @@ class Collector:
     def take(self, positions: Sequence[int]) -> list[TrajectoryGroup]:
         """Hands out the groups of a batch."""
         return [self.finished.pop(position) for position in positions]
+
+    def take_dropped(self) -> list[TrajectoryGroup]:
+        """Hands out the groups without signal that were dropped since it was last asked."""
+        dropped, self.dropped = self.dropped, []
+        return dropped
 
     async def _call(self, call: Sequence[tuple[Admit, Job]]) -> list[Event]:
         try:
@@ -83,6 +89,7 @@ class Collector:
         verdict = Verdict.KEEP
         if self.drop_without_signal and zero_variance([t.reward for t in group.trajectories]):
             verdict = Verdict.NO_SIGNAL
+            self.dropped.append(group)
         else:
             self.finished[admit.position] = group
         return GroupFinished(

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -64,7 +66,8 @@ def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> d
     """Means over all samples that have a reward; the others are counted, not guessed.
 
     Accuracy is the mean of ``accuracy_of``. pass_k is the share of prompts with at least one
-    sample of accuracy above 0.
+    sample of accuracy above 0; a prompt without a scored sample is out of it, since nothing is
+    known of it.
     """
     trajectories = [t for group in groups for t in group.trajectories]
     scored = [t for t in trajectories if t.reward is not None]
@@ -82,6 +85,16 @@ def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> d
         "validation/failed_samples": float(failed),
     }
     if num_samples > 1:
-        solved = [any(correct.get(id(t), 0.0) > 0 for t in group.trajectories) for group in groups]
+        known = [[correct[id(t)] for t in g.trajectories if t.reward is not None] for g in groups]
+        solved = [any(value > 0 for value in values) for values in known if values]
         metrics["validation/pass_k"] = sum(solved) / len(solved)
-    return metrics
+    return metrics | reward_parts(scored, "validation/reward")
+
+
+def reward_parts(trajectories: Sequence[Trajectory], stage: str) -> dict[str, float]:
+    """The mean of each named part of the reward, as ``<stage>/<part>``, over those that have it."""
+    parts: defaultdict[str, list[float]] = defaultdict(list)
+    for trajectory in trajectories:
+        for name, value in trajectory.rewards.items():
+            parts[f"{stage}/{name}"].append(value)
+    return {name: math.fsum(values) / len(values) for name, values in sorted(parts.items())}

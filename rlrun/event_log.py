@@ -158,7 +158,7 @@ class LogReader:
                 tuple(decision_from_json(decision) for decision in record["decisions"]),
                 end,
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if last:
                 return None
             raise StorageError(
@@ -215,7 +215,7 @@ def truncate_after(path: Path, seq: int, superseded: Path) -> Cut:
         raise StorageError(
             str(path),
             f"ends at event {last} but the checkpoint is at event {seq}",
-            "Resume from an earlier checkpoint",
+            "Restore the file from a copy, or move the newer checkpoints out of checkpoints/",
         )
     try:
         with path.open("r+b") as file:

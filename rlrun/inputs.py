@@ -7,10 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.schema import RunConfig
+from rlrun.config.schema import Policy, RunConfig
 from rlrun.data.load import load_rows
 from rlrun.data.prepare import Prepared, prepare
 from rlrun.derived import longest_prompt
+from rlrun.errors import ConfigError, Problem
+from rlrun.models import read_model_config
 from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
 
@@ -31,6 +33,7 @@ def read_inputs(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
         DataError: A row, file or tokenizer cannot be used.
     """
     renderer = Renderer.load(config.policy)
+    check_context(config.policy)
     if config.grpo.max_rollout_turns > 1:
         renderer.check_turns()
     longest = longest_prompt(config)
@@ -58,3 +61,21 @@ def read_rows(config: RunConfig, renderer: Renderer, longest: int, *, training: 
     source = config.data.train if training else config.data.validation
     rows = load_rows(source, config.env, on_bad_row=config.data.on_bad_row, base_dir=Path.cwd())
     return prepare(rows, renderer.prompt_ids, longest)
+
+
+def check_context(policy: Policy) -> None:
+    """Makes sure that the model can hold the longest trajectory.
+
+    Raises:
+        ConfigError: Its context is shorter.
+    """
+    # State-space models have no limit, and no such entry.
+    entries = read_model_config(policy.model).get_text_config(decoder=True).to_dict()
+    context = entries.get("max_position_embeddings")
+    if context is not None and policy.max_total_sequence_length > context:
+        what = (
+            f"policy.max_total_sequence_length={policy.max_total_sequence_length} is above the "
+            f"context of {policy.model}, {context} tokens"
+        )
+        remedy = f"Set policy.max_total_sequence_length={context} or less"
+        raise ConfigError([Problem("policy.max_total_sequence_length", what, remedy)])

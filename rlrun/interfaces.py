@@ -119,7 +119,7 @@ class GRPO(Checked, ABC):
     num_generations_per_prompt: int = setting(ge=1)
     max_num_steps: int | None = setting(ge=1)
     max_num_epochs: int | None = setting(ge=1)
-    seed: int = setting(ge=0)
+    seed: int = setting(ge=0, lt=2**63)
     max_rollout_turns: int = setting(ge=1)
     rollout_timeout_s: float | None = setting(gt=0)
     max_generation_failures: int = setting(ge=0)
@@ -153,14 +153,25 @@ class GRPO(Checked, ABC):
 class Generation(Checked, ABC):
     """How completions are sampled; the variant says by which engine."""
 
-    temperature: float = setting(gt=0)
+    temperature: float = setting(ge=1e-3, le=100)
     top_p: float = setting(gt=0, le=1)
     top_k: int | None = setting(ge=1)
     max_new_tokens: int = setting(ge=1)
     stop: list[str]
-    val_temperature: float | None = setting(ge=0)
+    val_temperature: float | None = setting(ge=0, le=100)
     val_top_p: float | None = setting(gt=0, le=1)
     val_top_k: int | None = setting(ge=1)
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """Logits divided by nearly nothing overflow; an empty stop text would end every turn."""
+        if self.val_temperature is not None and 0 < self.val_temperature < 1e-3:
+            yield (
+                ("val_temperature",),
+                f"val_temperature={self.val_temperature} is neither 0 nor at least 0.001",
+                "Write 0 to take the most likely token",
+            )
+        if "" in self.stop:
+            yield ("stop",), "stop holds an empty text", "Take it out; [] is for none"
 
     @abstractmethod
     def start(self, model: PreTrainedModel, renderer: Renderer, precision: Precision) -> Generator:
@@ -330,13 +341,16 @@ class LossInputs:
         logprobs: float32, current policy, requires grad; at sampling temperature and filters.
         prev_logprobs: float32, the learner's before the update.
         generation_logprobs: float32, the generator's.
-        ref_logprobs: float32, the reference policy's, or None without a KL penalty.
+        ref_logprobs: float32, the reference policy's at sampling temperature, unfiltered; None
+            without a KL penalty.
         advantages: float32.
         weights: float32, importance-sampling correction (1 where there is none).
         trajectory: int64 in 0 .. num_trajectories - 1, ascending.
         num_trajectories: Trajectories in this microbatch.
         total_tokens: Trained tokens of the whole minibatch over all microbatches and ranks.
         total_trajectories: Trajectories with a trained token in the whole minibatch.
+        unfiltered_logprobs: float32, current policy, requires grad; at sampling temperature
+            without top-k and top-p, to be compared with the reference. None: as ``logprobs``.
     """
 
     logprobs: Tensor
@@ -349,6 +363,7 @@ class LossInputs:
     num_trajectories: int
     total_tokens: int
     total_trajectories: int
+    unfiltered_logprobs: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from rlrun.atomic import storage_error
 from rlrun.errors import StorageError
+from rlrun.json_line import is_integer, is_number, parse_object
 from rlrun.metrics import find
 from rlrun.run_dir import RunDir
 from rlrun.sinks.tensorboard import TensorBoardSink
@@ -199,12 +200,13 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        values = json.loads(line)
-    except ValueError as error:
-        raise StorageError(f"{path}:{number}", f"is no JSON: {error}") from error
-    if not isinstance(values, dict) or not isinstance(values.get("step"), int):
-        raise StorageError(f"{path}:{number}", "is no line of metrics: it has no step")
+    where = f"{path}:{number}"
+    values = parse_object(where, line)
+    if not is_integer(values.get("step")):
+        raise StorageError(where, "is no line of metrics: it has no step")
+    for name, value in values.items():
+        if not is_number(value):
+            raise StorageError(where, f"{name} is no finite number")
     return values
 
 

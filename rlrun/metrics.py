@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every metric that exists, with unit, reduction and meaning, and how parts of one are combined.
+"""Every metric that exists, with unit, reduction and meaning.
 
 The declarations are in metric_table.py; docs/metrics.md is generated from them. Logging a name that
-is not declared is an error: it has no meaning that a reader could look up, and no rule for
-combining its parts.
+is not declared is an error: it has no meaning that a reader could look up.
 """
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cache
 
@@ -39,7 +37,9 @@ class Metric:
             contain slashes).
         unit: What it is measured in; "1" for a ratio or share.
         reduction: How values of several sources are combined.
-        meaning: One sentence.
+        meaning: In words.
+        only: The parts that a run must have to log it, such as "asynchronous schedules"; empty
+            where any run may.
         timing: Depends on the clock (or on when a run was interrupted), hence outside the promise
             that equal runs give equal metrics.
     """
@@ -48,19 +48,12 @@ class Metric:
     unit: str
     reduction: Reduction
     meaning: str
+    only: str
     timing: bool
 
 
 class UndeclaredMetric(LookupError):
     """A metric is used that the table does not have: a mistake in rlrun, not of the user."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weighted:
-    """A mean and the number of things (tokens, trajectories) that it is the mean over."""
-
-    value: float
-    weight: float
 
 
 def find(name: str) -> Metric:
@@ -76,56 +69,39 @@ def find(name: str) -> Metric:
 
 
 def is_declared(name: str) -> bool:
-    """Whether a name (such as one that a user gives as checkpointing.metric) is a metric."""
+    """Whether a name is a metric."""
     return _find(name) is not None
 
 
-def combine(sources: Iterable[Mapping[str, float | Weighted]]) -> dict[str, float]:
-    """One value per name from the values of several sources, by the declared reductions.
+def why_never_logged(name: str) -> str | None:
+    """What keeps every present run from logging a name that a user gave; None if nothing does.
 
-    A source that lacks a name, or gives it with weight 0, has no say in it; if that leaves no
-    source the name is absent from the result. A plain number in a mean has weight 1. Sums do not
-    depend on the order of the sources. NaN anywhere gives NaN.
-
-    Raises:
-        UndeclaredMetric: A name is not declared.
+    Reward parts are open: whether an environment names a certain one shows when it scores.
     """
-    collected: dict[str, list[Weighted]] = {}
-    for source in sources:
-        for name, value in source.items():
-            weighted = value if isinstance(value, Weighted) else Weighted(value, 1.0)
-            if weighted.weight != 0:
-                collected.setdefault(name, []).append(weighted)
-    return {name: _reduce(find(name).reduction, values) for name, values in collected.items()}
-
-
-def _reduce(reduction: Reduction, values: list[Weighted]) -> float:
-    plain = [value.value for value in values]
-    if reduction is Reduction.LAST:
-        return plain[-1]
-    if any(math.isnan(value) for value in plain):
-        return math.nan
-    if reduction is Reduction.MIN:
-        return min(plain)
-    if reduction is Reduction.MAX:
-        return max(plain)
-    if any(math.isinf(value) for value in plain):
-        # fsum refuses opposite infinities and an overflow; their sum is not a number.
-        return sum(plain)
-    if reduction is Reduction.SUM:
-        return math.fsum(plain)
-    total = math.fsum(value.weight for value in values)
-    return math.fsum(value.value * value.weight / total for value in values)
+    metric = _find(name)
+    if metric is None:
+        known = [other.name for other in METRICS.values() if not other.only]
+        near = get_close_matches(name, known, n=1, cutoff=0)[0]
+        return f"{name} is not a metric; did you mean {near}"
+    if metric.only:
+        return f"{name} is only logged with {metric.only}"
+    return None
 
 
 def _parse(table: str) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     for entry in re.split(r"\n(?=\S)", table.strip()):
         head, *meaning = entry.splitlines()
-        name, unit, reduction = head.split()
+        name, unit, reduction, *only = head.split(maxsplit=3)
         assert name not in metrics, f"{name} is declared twice"
-        text = " ".join(line.strip() for line in meaning)
-        metrics[name] = Metric(name, unit, Reduction(reduction), text, _is_timing(name))
+        metrics[name] = Metric(
+            name=name,
+            unit=unit,
+            reduction=Reduction(reduction),
+            meaning=" ".join(line.strip() for line in meaning),
+            only=only[0] if only else "",
+            timing=_is_timing(name),
+        )
     return metrics
 
 

@@ -20,7 +20,7 @@ from rlrun.config.schema import Policy
 from rlrun.errors import DataError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 EMBEDDED = {"rlrun:tiny": "tiny"}
 """Models that are part of the package, by name: their folders under assets/."""
@@ -65,7 +65,6 @@ def load_tokenizer(policy: Policy) -> PreTrainedTokenizerBase:
     Raises:
         DataError: The tokenizer cannot be read, or there is no chat template that renders.
     """
-    from jinja2 import TemplateError
     from transformers import AutoTokenizer
 
     key = "policy.model" if policy.tokenizer is None else "policy.tokenizer"
@@ -75,7 +74,8 @@ def load_tokenizer(policy: Policy) -> PreTrainedTokenizerBase:
         raise DataError(key, f"there is no tokenizer in {folder}", remedy)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
+    # Whatever is wrong with the files, the libraries raise what comes up while reading them.
+    except Exception as error:  # noqa: BLE001
         raise DataError(
             key, f"the tokenizer in {folder} cannot be read: {_first_line(error)}", remedy
         ) from error
@@ -89,17 +89,56 @@ def load_tokenizer(policy: Policy) -> PreTrainedTokenizerBase:
             f"the tokenizer in {folder} has no chat template",
             "Set policy.chat_template to a .jinja file, or take an instruction-tuned model",
         ) from error
-    try:
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": "?"}], tokenize=False, add_generation_prompt=True
-        )
-    except (TemplateError, TypeError) as error:
-        raise DataError(
-            "policy.chat_template" if policy.chat_template else key,
-            f"the chat template cannot render a user's message: {_first_line(error)}",
-            "Correct the template, or set policy.chat_template to another",
-        ) from error
+    _check_template(tokenizer, "policy.chat_template" if policy.chat_template else key)
     return tokenizer
+
+
+def _check_template(tokenizer: PreTrainedTokenizerBase, key: str) -> None:
+    """Renders two questions: a template must be able to, and must show what was asked.
+
+    Raises:
+        DataError: It cannot, or does not.
+    """
+    remedy = "Correct the template, or set policy.chat_template to another"
+    for question in ("probe one", "probe two"):
+        message = [{"role": "user", "content": question}]
+        try:
+            text = tokenizer.apply_chat_template(
+                message, tokenize=False, add_generation_prompt=True
+            )
+        # A template is a program; what it raises is up to it.
+        except Exception as error:  # noqa: BLE001
+            what = f"the chat template cannot render a user's message: {_first_line(error)}"
+            raise DataError(key, what, remedy) from error
+        if question not in str(text):
+            raise DataError(key, "the chat template leaves out what the user says", remedy)
+
+
+def read_model_config(name: str) -> PretrainedConfig:
+    """The configuration of a model.
+
+    Raises:
+        DataError: There is no such model, or its configuration or the files of its weights are
+            damaged.
+    """
+    from safetensors import SafetensorError, safe_open
+    from transformers import AutoConfig
+
+    folder = Path(resolve_model(name))
+    remedy = "Restore the folder, or save the model anew with save_pretrained"
+    try:
+        config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    # As above: a broken configuration fails in whatever line meets it first.
+    except Exception as error:  # noqa: BLE001
+        what = f"config.json cannot be used: {_first_line(error)}"
+        raise DataError(str(folder), what, remedy) from error
+    for path in sorted(folder.glob("*.safetensors")):
+        try:
+            with safe_open(path, framework="numpy"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise DataError(str(path), f"is damaged: {_first_line(error)}", remedy) from error
+    return config
 
 
 def eos_token_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:

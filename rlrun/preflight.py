@@ -15,11 +15,11 @@ from typing import Any
 from rlrun.config import Loaded
 from rlrun.config.schema import RunConfig
 from rlrun.derived import plan_in_words
-from rlrun.errors import RlrunError
+from rlrun.errors import DataError, RlrunError
 from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import Environment, Episode
-from rlrun.models import resolve_model
-from rlrun.types import EnvStep, Prompt, StopReason
+from rlrun.models import read_model_config
+from rlrun.types import EnvStep, Failure, FailureKind, Prompt, StopReason
 
 ENV_TIMEOUT_S = 30.0
 BYTES_PER_PARAMETER = 16
@@ -174,8 +174,12 @@ async def _score(environment: Environment, prompt: Prompt, response: str) -> Env
         turn=1,
         stop_reason=StopReason.STOP,
     )
-    async with asyncio.timeout(ENV_TIMEOUT_S):
-        return await environment.step(episode)
+    try:
+        async with asyncio.timeout(ENV_TIMEOUT_S):
+            return await environment.step(episode)
+    except TimeoutError:
+        message = f"no answer within {ENV_TIMEOUT_S:g} s"
+        return EnvStep(failure=Failure(FailureKind.TIMEOUT, message))
 
 
 def _judge(right: EnvStep, wrong: EnvStep, answer: str) -> CheckLine:
@@ -206,13 +210,17 @@ def _judge(right: EnvStep, wrong: EnvStep, answer: str) -> CheckLine:
 def _model(config: RunConfig) -> list[CheckLine]:
     """Size of the model and memory for training it, from its configuration alone."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
     from rlrun.learner.lora import adapter_size
 
-    model_config = AutoConfig.from_pretrained(resolve_model(config.policy.model))
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(model_config)
+    model_config = read_model_config(config.policy.model)
+    try:
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(model_config)
+    except (ValueError, TypeError, RuntimeError, KeyError) as error:
+        what = f"cannot be built from its config.json: {str(error).splitlines()[0]}"
+        raise DataError(f"policy.model={config.policy.model}", what, "Choose another") from error
     parameters = sum(parameter.numel() for parameter in model.parameters())
     copies = 1 + (config.loss.reference_policy_kl_penalty > 0) / 4
     needed = parameters * BYTES_PER_PARAMETER * copies
@@ -223,18 +231,6 @@ def _model(config: RunConfig) -> list[CheckLine]:
         needed = parameters * BYTES_PER_PARAMETER / 4 + adapters * BYTES_PER_PARAMETER
         detail += f"; {adapters:,} more are trained as adapters, these are frozen"
     lines = [CheckLine("model", Verdict.PASS, detail)]
-    context = model_config.get_text_config(decoder=True).to_dict().get("max_position_embeddings")
-    if context is not None and config.policy.max_total_sequence_length > context:
-        lines.append(
-            CheckLine(
-                "context",
-                Verdict.FAIL,
-                f"policy.max_total_sequence_length={config.policy.max_total_sequence_length} is "
-                f"above the model's context of {context}",
-                f"Set policy.max_total_sequence_length={context} or less",
-                exit_code=2,
-            )
-        )
     lines.append(_memory(config, needed))
     return lines
 

@@ -10,12 +10,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from rlrun.atomic import atomic_file, storage_error
 from rlrun.errors import StorageError
+from rlrun.json_line import (
+    are_integers,
+    are_numbers,
+    is_integer,
+    is_number,
+    is_shallow,
+    is_text,
+    parse_object,
+)
 from rlrun.types import Prompt, Trajectory
 
 
@@ -171,7 +180,7 @@ def read_trained(path: Path) -> Iterator[TrainedLine]:
     Raises:
         StorageError: The file cannot be read, or a line of it is not as it was written.
     """
-    return (cast(TrainedLine, line) for line in _read(path, TrainedLine.__required_keys__))
+    return (cast(TrainedLine, line) for line in _read(path, _TRAINED))
 
 
 def read_validation(path: Path) -> Iterator[ValidationLine]:
@@ -180,7 +189,7 @@ def read_validation(path: Path) -> Iterator[ValidationLine]:
     Raises:
         StorageError: The file cannot be read, or a line of it is not as it was written.
     """
-    return (cast(ValidationLine, line) for line in _read(path, ValidationLine.__required_keys__))
+    return (cast(ValidationLine, line) for line in _read(path, _VALIDATION))
 
 
 def _encode(line: TrainedLine | ValidationLine) -> bytes:
@@ -192,25 +201,69 @@ def _encode(line: TrainedLine | ValidationLine) -> bytes:
         return json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
-def _read(path: Path, fields: frozenset[str]) -> Iterator[dict[str, Any]]:
+def _read(path: Path, checks: _Checks) -> Iterator[dict[str, Any]]:
     try:
         with open(path, "rb") as file:
             for number, text in enumerate(file, start=1):
-                yield _parse(f"{path}:{number}", text, fields)
+                yield _parse(f"{path}:{number}", text, checks)
     except OSError as error:
         raise storage_error(path, "read", error) from error
 
 
-def _parse(where: str, text: bytes, fields: frozenset[str]) -> dict[str, Any]:
-    try:
-        line = json.loads(text)
-    except ValueError as error:
-        raise StorageError(where, f"is no JSON: {error}") from error
-    if not isinstance(line, dict):
-        raise StorageError(where, "is no JSON object")
-    if missing := sorted(fields - line.keys()):
+def _parse(where: str, text: bytes, checks: _Checks) -> dict[str, Any]:
+    line = parse_object(where, text)
+    if missing := sorted(checks.keys() - line.keys()):
         raise StorageError(where, f"lacks {', '.join(missing)}")
+    for name, fits in checks.items():
+        if not fits(line[name]):
+            raise StorageError(where, f"{name} is not as it was written")
     return line
+
+
+def _are_parts(value: object) -> bool:
+    return isinstance(value, dict) and all(map(is_number, value.values()))
+
+
+def _are_spans(value: object) -> bool:
+    return isinstance(value, list) and all(are_integers(span) and len(span) == 3 for span in value)
+
+
+_Checks = Mapping[str, Callable[[Any], bool]]
+
+_COMMON: _Checks = {
+    "step": is_integer,
+    "prompt_id": is_text,
+    "sample_index": is_integer,
+    "prompt": is_text,
+    "response": is_text,
+    "reward": is_number,
+    "rewards": _are_parts,
+    "stop_reason": is_text,
+    "truncated": lambda value: isinstance(value, bool),
+}
+
+_TRAINED: _Checks = {
+    **_COMMON,
+    "target_step": lambda value: value is None or is_integer(value),
+    "group_id": is_text,
+    "agent_ref": is_shallow,
+    "token_ids": are_integers,
+    "token_loss_mask": are_integers,
+    "sample_loss_mask": is_integer,
+    "advantages": are_numbers,
+    "generation_logprobs": are_numbers,
+    "prev_logprobs": are_numbers,
+    "weight_versions": _are_spans,
+    "unfiltered_reward": is_number,
+    "input_length": is_integer,
+    "total_length": is_integer,
+}
+
+_VALIDATION: _Checks = {
+    **_COMMON,
+    "extracted": lambda value: value is None or is_text(value),
+    "answer": is_text,
+}
 
 
 def _finite(value: float | None) -> float | None:

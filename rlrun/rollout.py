@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 
 from rlrun.errors import DataError
 from rlrun.interfaces import Environment, Episode, Generator
@@ -37,7 +39,8 @@ class RolloutSettings:
         max_new_tokens: Per turn; clamped to the room left in the context.
         max_total_tokens: Prompt and all turns.
         max_turns: Completions per trajectory.
-        env_timeout_s: Longest answer of the environment to one turn; None = no limit.
+        env_timeout_s: Time that the environment may take over one trajectory, all turns together;
+            None = no limit.
         seed: Of the run; with stream position, sample, turn and attempt it seeds each request.
     """
 
@@ -76,6 +79,7 @@ class _Open:
     spans: list[VersionSpan] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     turns: int = 0
+    env_seconds: float = 0.0
     stop_reason: StopReason = StopReason.LENGTH
     end: EnvStep | None = None
 
@@ -84,6 +88,23 @@ class _Open:
         self.token_ids += token_ids
         self.loss_mask += [logprobs is not None] * len(token_ids)
         self.logprobs += logprobs if logprobs is not None else [0.0] * len(token_ids)
+
+
+def checked(step: EnvStep) -> EnvStep:
+    """The step with plain finite numbers, or a failure that says what is none."""
+    numbers = dict(step.rewards)
+    if step.reward is not None:
+        numbers["the reward"] = step.reward
+    for name, value in numbers.items():
+        if not isinstance(value, Real) or not math.isfinite(value):
+            message = f"{name} is {value!r}, which is no finite number"
+            return EnvStep(failure=Failure(FailureKind.REWARD_ERROR, message))
+        if not name.strip() or "\n" in name:
+            message = f"a part of the reward has the name {name!r}"
+            return EnvStep(failure=Failure(FailureKind.REWARD_ERROR, message))
+    reward = None if step.reward is None else float(step.reward)
+    rewards = {name: float(value) for name, value in step.rewards.items()}
+    return replace(step, reward=reward, rewards=rewards)
 
 
 def request_seed(run_seed: int, prompt: Prompt, sample: int, turn: int, attempt: int) -> int:
@@ -179,23 +200,23 @@ class Rollout:
             turn=trajectory.turns,
             stop_reason=trajectory.stop_reason,
         )
+        limit, started = self.settings.env_timeout_s, time.monotonic()
+        left = None if limit is None else limit - trajectory.env_seconds
+        deadline = asyncio.timeout(left)
         try:
-            async with asyncio.timeout(self.settings.env_timeout_s):
-                step = await self.environment.step(episode)
-        except TimeoutError:
-            limit = self.settings.env_timeout_s
-            return EnvStep(failure=Failure(FailureKind.TIMEOUT, f"no answer within {limit} s"))
-        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError):
+            async with deadline:
+                return checked(await self.environment.step(episode))
+        except (KeyboardInterrupt, asyncio.CancelledError):
             raise
         # Environments are other people's code, and some raise what is no Exception.
         except BaseException as error:  # noqa: BLE001
-            return EnvStep(
-                failure=Failure(FailureKind.ENV_ERROR, f"{type(error).__name__}: {error}")
-            )
-        if step.reward is not None and not math.isfinite(step.reward):
-            message = f"the reward is {step.reward}"
-            return EnvStep(failure=Failure(FailureKind.REWARD_ERROR, message))
-        return step
+            if deadline.expired():
+                text = f"the environment took more than {limit} s over the trajectory"
+                return EnvStep(failure=Failure(FailureKind.TIMEOUT, text))
+            text = f"{type(error).__name__}: {error}"
+            return EnvStep(failure=Failure(FailureKind.ENV_ERROR, text))
+        finally:
+            trajectory.env_seconds += time.monotonic() - started
 
     def _apply(self, trajectory: _Open, step: EnvStep) -> None:
         """Ends the trajectory or appends the environment's messages for another turn."""

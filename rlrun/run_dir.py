@@ -19,7 +19,7 @@ from rlrun.errors import StorageError
 from rlrun.log_file import LogFile
 from rlrun.run_lock import RunLock, is_locked
 from rlrun.status import RunState, Status, read_status, write_status
-from rlrun.supersede import free_name, move_beyond
+from rlrun.supersede import free_name, move_beyond, warn_of_lost_steps
 
 _log = logging.getLogger(__name__)
 
@@ -257,6 +257,7 @@ class RunDir:
         That is: lines of metrics.jsonl with a higher step and a torn last line, and files of
         trained/ and validation/ and checkpoints of higher steps. Nothing is deleted. May be killed
         at any point and called again. The scheduler's event log is cut by its own rules.
+        Steps up to the checkpoint that metrics.jsonl lacks at its end are warned about.
 
         Args:
             after_step: The step of the checkpoint; -1 for a start without one.
@@ -269,6 +270,7 @@ class RunDir:
         """
         try:
             folder = move_beyond(self.root, after_step)
+            warn_of_lost_steps(self.metrics, after_step)
         except OSError as error:
             raise storage_error(self.superseded, "move later steps to", error) from error
         if folder is not None:

@@ -9,13 +9,16 @@ reach the environment as the row's payload. The file is read as a stream.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
+from rlrun.env.verifier import VerifyingEnv
 from rlrun.errors import DataError
 from rlrun.interfaces import Env, Environment, Episode
 from rlrun.types import EnvStep, Prompt, Row, StopReason
@@ -63,7 +66,8 @@ def score_file(
     Raises:
         DataError: The file cannot be read, or a line is not a row; the lines before it are written.
     """
-    return asyncio.run(_score(path, env, out, answers or {}))
+    with contextlib.redirect_stdout(sys.stderr):  # what user code prints is not a result
+        return asyncio.run(_score(path, env, out, answers or {}))
 
 
 async def _score(path: Path, env: Env, out: TextIO, answers: Mapping[str, str]) -> Counts:
@@ -134,9 +138,13 @@ def _episodes(path: Path, env: Env, answers: Mapping[str, str]) -> Iterator[tupl
         raise DataError(str(path), f"cannot be read: {problem.strerror}") from problem
 
 
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
 def _fields(line: bytes, where: str) -> dict[str, Any]:
     try:
-        fields = json.loads(line)
+        fields = json.loads(line, parse_constant=_refuse)
     except (ValueError, RecursionError) as problem:
         raise DataError(where, f"not JSON: {problem}", "Give one JSON object per line") from problem
     if not isinstance(fields, dict):
@@ -158,10 +166,11 @@ def _episode(
         raise DataError(where, f"gold={gold!r:.80} is not a text", "Give the reference answer")
     payload = {key: value for key, value in fields.items() if key not in ("response", "gold")}
     row = Row(str(number), (), str(gold), payload, where)
-    if "gold" not in fields and "answer" not in fields:
-        problem = env.check_row(row)
-        if problem is not None:
-            raise DataError(where, problem, 'Add the reference answer as "gold"')
+    given = "gold" in fields or "answer" in fields
+    # A verifier says of each line whether it can read the reference; a line cannot lack more.
+    problem = None if given and isinstance(env, VerifyingEnv) else env.check_row(row)
+    if problem is not None:
+        raise DataError(where, problem, "" if given else 'Add the reference answer as "gold"')
     episode = Episode(
         prompt=Prompt(position=number - 1, epoch=0, row=row, token_ids=()),
         sample_index=0,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -24,9 +26,11 @@ def score(file: Path, overrides: Sequence[str], config_dir: Path | None, out: Te
         ConfigError: The overrides are wrong.
     """
     config = run_config(file)
+    recipe = [] if config is None else [f"+recipe={config}"]
+    with contextlib.redirect_stdout(sys.stderr):  # user code may print when it is imported
+        env = load_section("env", [*recipe, *overrides], config_dir)
     if config is None:
-        return score_file(file, load_section("env", overrides, config_dir), out)
-    env = load_section("env", [f"+recipe={config}", *overrides], config_dir)
+        return score_file(file, env, out)
     return score_file(file, env, out, RunAnswers(config))
 
 

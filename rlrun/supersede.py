@@ -11,12 +11,15 @@ two, the tail exists twice, and the next call sees that the copy is there alread
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from rlrun.atomic import fsync_dir, fsync_file, remove_temporaries, rename_durably, write_file
+
+_log = logging.getLogger(__name__)
 
 _FOLDER = re.compile(r"(\d+)_(after_step_\d+|from_the_start)(\.moving)?")
 _STEP = re.compile(r"step_(\d+)(\.jsonl)?")
@@ -55,6 +58,23 @@ def move_beyond(root: Path, after_step: int) -> Path | None:
         fsync_dir(moving)
         rename_durably(path, free_name(destination))
     return _finish(moving)
+
+
+def warn_of_lost_steps(metrics: Path, after_step: int) -> None:
+    """Says if a metrics.jsonl that ``move_beyond`` has cut ends before the checkpoint's step."""
+    last = b""
+    if metrics.exists():
+        with open(metrics, "rb") as file:
+            for last in file:  # noqa: B007 (the last one counts)
+                pass
+    step = _step_of(last) or 0
+    if step < after_step:
+        _log.warning(
+            "%s lacks the steps %d to %d, which the checkpoint has; restore them from a copy",
+            metrics,
+            step + 1,
+            after_step,
+        )
 
 
 def free_name(path: Path) -> Path:
@@ -117,7 +137,7 @@ def _head_length(path: Path, after_step: int) -> int:
 def _step_of(line: bytes) -> int | None:
     try:
         values = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     step = values.get("step") if isinstance(values, dict) else None
     return step if isinstance(step, int) else None

@@ -8,6 +8,7 @@ all random generators are tensors and numbers, so that a resumed run goes on bit
 from __future__ import annotations
 
 import json
+import logging
 import random
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,6 +22,8 @@ from torch import Tensor
 
 from rlrun.atomic import storage_error
 from rlrun.errors import StorageError
+
+_log = logging.getLogger(__name__)
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -185,6 +188,9 @@ def restore_rng_state(
 ) -> None:
     """Puts back what ``rng_state`` took.
 
+    With another number of GPUs, those that are in both go on where they were; the states of the
+    others are dropped, or stay as they are, with a notice.
+
     Args:
         tensors: Its tensors.
         values: Its other value.
@@ -192,17 +198,23 @@ def restore_rng_state(
         where: The file, for error messages.
 
     Raises:
-        StorageError: A state is missing, or of another number of GPUs or kind of generator.
+        StorageError: A state is missing, or of another kind of generator.
     """
     saved = {int(n.rpartition("/")[2]): t for n, t in tensors.items() if n.startswith("torch/cuda")}
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if saved and len(saved) != count:
-        what = f"holds the random states of {len(saved)} GPUs, this process sees {count}"
-        raise StorageError(where, what, "Resume with the same number of GPUs")
+    if len(saved) != count and (saved or _cuda_in_use()):
+        _log.warning(
+            "%s holds the random states of %d GPUs, this process sees %d: GPUs that are in only "
+            "one of the two do not go on where they were.",
+            where,
+            len(saved),
+            count,
+        )
     try:
         torch.set_rng_state(tensors["torch/cpu"])
         for index, state in saved.items():
-            torch.cuda.set_rng_state(state, index)
+            if index < count:
+                torch.cuda.set_rng_state(state, index)
         python = values["python"]
         words = tuple(tensors["python"].tolist())
         random.setstate((python["version"], words, python["gauss"]))

@@ -124,7 +124,8 @@ def plain_update(learner: Learner, samples: list[Sample]) -> None:
         )
         logits = model(input_ids=rows.token_ids, attention_mask=rows.attention_mask).logits
         logprobs = logits.float().log_softmax(-1).flatten(0, 1)
-        return logprobs[rows.predecessors, rows.targets]
+        chosen: torch.Tensor = logprobs[rows.predecessors, rows.targets]
+        return chosen
 
     parts = [samples[i : i + 8] for i in range(0, len(samples), 8)]
     with torch.no_grad():

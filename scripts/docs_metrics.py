@@ -40,7 +40,11 @@ def render() -> str:
 
 
 def _row(metric: Metric) -> str:
-    meaning = metric.meaning.replace("|", "\\|") + (" *Timing.*" if metric.timing else "")
+    meaning = metric.meaning.replace("|", "\\|")
+    if metric.only:
+        meaning += f" Only with {metric.only}."
+    if metric.timing:
+        meaning += " *Timing.*"
     return f"| `{metric.name}` | {metric.unit} | {metric.reduction.value} | {meaning} |\n"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -310,4 +311,62 @@ def test_broken_trained_file_is_an_error_of_storage(tmp_path: Path) -> None:
     record(tmp_path)
     (tmp_path / "trained" / "step_000002.jsonl").write_text('{"step": 2}\n')
     with pytest.raises(StorageError, match=r"step_000002.jsonl:1"):
+        audit(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "line", [b"\xff\n", b"[" * 100_000 + b"\n", b'{"step": 2, "group_id": [], "prompt_id": "a"}\n']
+)
+def test_first_line_of_a_trained_file_that_is_damaged_is_named(tmp_path: Path, line: bytes) -> None:
+    record(tmp_path)
+    (tmp_path / "trained" / "step_000002.jsonl").write_bytes(line)
+    with pytest.raises(StorageError, match=r"step_000002.jsonl:1"):
+        audit(tmp_path)
+
+
+def test_foreign_file_in_trained_is_no_step(tmp_path: Path) -> None:
+    record(tmp_path)
+    (tmp_path / "trained" / "step_abc.jsonl").write_text("{}")
+    assert audit(tmp_path).ok
+
+
+@pytest.mark.parametrize("group", ["x/y", "nope", "9" * 5000 + "/a", "-1/a"])
+def test_group_id_without_an_epoch_is_a_violation(tmp_path: Path, group: str) -> None:
+    record(tmp_path)
+    path = tmp_path / "trained" / "step_000002.jsonl"
+    row = {"step": 2, "group_id": group, "prompt_id": "a"}
+    path.write_text(path.read_text() + json.dumps(row) + "\n")
+    report = audit(tmp_path)
+    assert any("names no epoch" in text for text in report.violations), report.text()
+
+
+def test_step_that_is_no_number_is_a_violation(tmp_path: Path) -> None:
+    record(tmp_path)
+    path = tmp_path / "trained" / "step_000002.jsonl"
+    path.write_text(path.read_text().replace('"step": 2', '"step": [2]'))
+    assert any("no step" in text for text in audit(tmp_path).violations)
+
+
+@pytest.mark.parametrize("value", ["null", '"a"', "[]", "1e300", "9" * 17])
+def test_event_with_an_impossible_position_is_named(tmp_path: Path, value: str) -> None:
+    record(tmp_path)
+    path = tmp_path / "events.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    number = next(n for n, line in enumerate(lines) if '"decisions":[{"type":"Admit"' in line)
+    lines[number] = re.sub(r'("Admit","position":)\d+', rf"\g<1>{value}", lines[number], count=1)
+    path.write_text("".join(lines))
+    with pytest.raises(StorageError, match=rf"events.jsonl:{number + 1}: "):
+        audit(tmp_path)
+
+
+def test_finished_group_without_a_position_is_named(tmp_path: Path) -> None:
+    record(tmp_path)
+    path = tmp_path / "events.jsonl"
+    lines = path.read_text().splitlines(keepends=True)
+    number = next(n for n, line in enumerate(lines) if '"GroupFinished"' in line)
+    lines[number] = re.sub(
+        r'("GroupFinished","position":)\d+', r"\g<1>null", lines[number], count=1
+    )
+    path.write_text("".join(lines))
+    with pytest.raises(StorageError, match=rf"events.jsonl:{number + 1}: "):
         audit(tmp_path)

@@ -306,10 +306,26 @@ def test_a_replacement_that_was_killed_between_its_renames_is_undone(tmp_path: P
 
 def test_a_metric_that_does_not_exist_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"validation/acuracy.*nearest one is validation/accuracy"
+        ConfigError, match=r"validation/acuracy is not a metric; did you mean validation/accuracy"
     ):
         CheckpointStore(tmp_path / "c", keeping(metric="validation/acuracy"))
     assert not (tmp_path / "c").exists()
+
+
+def test_a_metric_that_the_first_save_lacks_is_noticed_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = CheckpointStore(tmp_path / "typo", keeping(metric="reward/formt"))
+    for step in (1, 2):
+        store.save(step, writes("x"), {"reward/format": 0.5})
+    assert [record.getMessage() for record in caplog.records] == [
+        "checkpoint step_000001 has no value of checkpointing.metric=reward/formt; it ranks below "
+        "all that have one."
+    ]
+    caplog.clear()
+    CheckpointStore(tmp_path / "known", keeping()).save(1, writes("x"), {METRIC: math.nan})
+    CheckpointStore(tmp_path / "none", keeping(metric=None)).save(1, writes("x"), {})
+    assert not caplog.records
 
 
 SAVER = """

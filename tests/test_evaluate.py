@@ -2,11 +2,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from rlrun.evaluate import validation_metrics
-from tests.factories import group
+from rlrun.metrics import is_declared
+from rlrun.types import TrajectoryGroup
+from tests.factories import group, prompt, trajectory
 
 
 def test_accuracy_is_over_all_rows_exactly() -> None:
@@ -33,3 +36,19 @@ def test_pass_k_counts_prompts_with_one_right_sample() -> None:
     metrics = validation_metrics(groups, 3)
     assert metrics["validation/pass_k"] == 0.5
     assert metrics["validation/accuracy"] == pytest.approx(1 / 6)
+
+
+def test_a_prompt_without_a_scored_sample_is_not_counted_as_unsolved() -> None:
+    groups = [group([0.0, 1.0]), group([None, None], 1), group([None, 0.0], 2)]
+    assert validation_metrics(groups, 2)["validation/pass_k"] == 0.5
+
+
+def test_each_part_of_the_reward_is_a_mean_over_the_samples_that_have_it() -> None:
+    groups = [
+        TrajectoryGroup(prompt(), (replace(trajectory(), rewards={"correct": 1.0, "form": 0.5}),)),
+        group([0.0, None], 1),
+    ]
+    metrics = validation_metrics(groups, 1)
+    assert metrics["validation/reward/correct"] == 0.5
+    assert metrics["validation/reward/form"] == 0.5
+    assert all(is_declared(name) for name in metrics)

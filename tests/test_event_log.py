@@ -162,3 +162,12 @@ def test_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
     lines = list(LogReader(path))
     assert len(lines) > 100
     assert [line.event for line in lines] == [DataEnded(n) for n in range(len(lines))]
+
+
+def test_deeply_nested_line_is_an_error_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    write(path, 0, 2)
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"[" * 100_000 + b"\n" + lines[2])
+    with pytest.raises(StorageError, match=r"events.jsonl:2: not a line of an event log"):
+        list(LogReader(path))

@@ -8,40 +8,22 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
-from rlrun.config.schema import Decay, Optimizer, Policy, Schedule
+from rlrun.config.schema import Policy
 from rlrun.errors import DataError
-from rlrun.interfaces import Precision
 from rlrun.models import eos_token_ids, load_tokenizer, resolve_model
+from tests.factories import config
 
 
 def policy(
     model: str = "rlrun:tiny", tokenizer: str | None = None, chat_template: str | None = None
 ) -> Policy:
-    return Policy(
-        model=model,
-        tokenizer=tokenizer,
-        chat_template=chat_template,
-        max_total_sequence_length=64,
-        train_global_batch_size=None,
-        train_micro_batch_tokens=64,
-        logprob_chunk_tokens=64,
-        precision=Precision.FLOAT32,
-        activation_checkpointing=False,
-        max_grad_norm=None,
-        optimizer=Optimizer(lr=0, beta1=0, beta2=0, eps=1, weight_decay=0),
-        scheduler=Schedule(
-            warmup_steps=0,
-            warmup_start_factor=1,
-            decay=Decay.CONSTANT,
-            decay_steps=None,
-            final_factor=1,
-        ),
-    )
+    return replace(config().policy, model=model, tokenizer=tokenizer, chat_template=chat_template)
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
-from rlrun.renderer import Renderer
 
 from rlrun.config.schema import Policy
 from rlrun.interfaces import Environment, Episode, Generator
+from rlrun.renderer import Renderer
 from rlrun.rollout import Job, Rollout, RolloutSettings, request_seed
 from rlrun.types import (
     Completion,

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 import io
 import json
+import sys
 
 import pytest
 
 from rlrun.env.calculator import CalculatorEnv
 from rlrun.env.math import MathEnv
 from rlrun.env.python import PythonEnv
+from rlrun.env.reasoning_gym import ReasoningGymEnv
 from rlrun.errors import DataError
 from rlrun.score import score_file
+from rlrun.stored import score
 
 LIMITS = {"num_workers": 1, "timeout_s": 0.5, "max_memory_mb": 1024}
 MATH = MathEnv(**LIMITS)
@@ -94,6 +97,8 @@ def test_blank_lines_crlf_and_byte_order_mark(tmp_path):
         (b'{"response": "3", "gold": true}', "gold=True"),
         (b'{"response": "\xff", "gold": "3"}', "not JSON"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"response": "3", "gold": NaN}', "NaN"),
+        (b'{"response": "3", "gold": "3", "other": [-Infinity]}', "-Infinity"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -164,3 +169,31 @@ def test_file_is_a_stream(tmp_path):
                 yield b'{"response": "\\\\boxed{3}", "gold": "3"}\n'
 
     assert score_file(Source(), MATH, Watched()).rows == 2_000
+
+
+@pytest.mark.parametrize("payload", [{}, {"reasoning_gym": 5}, {"reasoning_gym": {}}])
+def test_row_that_an_environment_cannot_score_is_named_though_it_has_a_gold(tmp_path, payload):
+    path = write(tmp_path / "a.jsonl", {"response": "3", "gold": "3", **payload})
+    with pytest.raises(DataError, match="not a row of reasoning-gym") as caught:
+        score_file(path, ReasoningGymEnv(partial_credit=False, **LIMITS), io.StringIO())
+    assert caught.value.where == f"{path}:1"
+
+
+def test_reference_that_makes_the_verifier_hit_its_limit_is_counted(tmp_path):
+    bomb = "\\sum_{k=1}^{10^{9}} k^{9^{9}}"
+    path = write(tmp_path / "a.jsonl", {"response": "\\boxed{5}", "gold": bomb})
+    counts, (row,) = scored(path)
+    assert row["reward"] == 0.0 and "limit" in row["error"]
+    assert (counts.failed, counts.limited) == (0, 1)
+
+
+def test_what_user_code_prints_stays_out_of_the_results(tmp_path, capsys):
+    code = tmp_path / "loud.py"
+    code.write_text(
+        "print('imported')\ndef f(response, answer):\n    print('scored')\n    return 1.0\n"
+    )
+    path = write(tmp_path / "a.jsonl", {"response": "a"}, {"response": "b"})
+    score(path, ["env=python", f"env.reward_function={code}:f"], None, sys.stdout)
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["reward"] for line in out.splitlines()] == [1.0, 1.0]
+    assert "imported" in err and err.count("scored") == 2

@@ -157,3 +157,38 @@ def test_killed_anywhere_and_called_again_it_ends_right_and_loses_nothing(
         after = pieces(root)
         assert not before - after, f"lost when killed at operation {operation}"
     assert operation > 15
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "lacks the steps 1 to 3"),
+        (metrics_line(0) + metrics_line(1), "lacks the steps 2 to 3"),
+        (metrics_line(0) + b"[" * 100_000 + b"\n" + metrics_line(3), "lacks the steps 1 to 3"),
+        (b"".join(map(metrics_line, range(5))), None),
+    ],
+)
+def test_metrics_that_end_before_the_checkpoint_are_warned_about(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None, told: str | None
+) -> None:
+    make_run(tmp_path)
+    with RunDir.resume(tmp_path) as run:
+        if content is None:
+            run.metrics.unlink()
+        else:
+            run.metrics.write_bytes(content)
+        run.supersede(3)
+    if told is None:
+        assert "lacks" not in caplog.text
+    else:
+        assert told in caplog.text
+
+
+def test_start_without_a_checkpoint_misses_no_metrics(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_run(tmp_path)
+    with RunDir.resume(tmp_path) as run:
+        run.metrics.unlink()
+        run.supersede(-1)
+    assert "lacks" not in caplog.text

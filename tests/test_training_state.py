@@ -154,3 +154,23 @@ def test_an_incomplete_random_state_is_refused() -> None:
         restore_rng_state({}, values, generators, "here")
     with pytest.raises(TypeError, match="MT19937 is not supported"):
         rng_state({"old": np.random.Generator(np.random.MT19937(1))})
+
+
+def test_states_of_gpus_that_are_not_there_are_dropped_with_a_notice(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    restored: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, index: restored.append(index))
+    tensors, values = rng_state({})
+    of_two = {f"torch/cuda/{index}": torch.zeros(16, dtype=torch.uint8) for index in range(2)}
+    tensors = {name: t for name, t in tensors.items() if "cuda" not in name} | of_two
+    expected = draw({})
+    for count, kept in ((0, []), (1, [0]), (3, [0, 1]), (2, [0, 1])):
+        restored.clear()
+        caplog.clear()
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        restore_rng_state(tensors, values, {}, "here")
+        assert draw({}) == expected
+        assert restored == kept
+        assert (f"2 GPUs, this process sees {count}" in caplog.text) == (count != 2)

@@ -212,3 +212,55 @@ def test_any_text_can_be_shown(tmp_path_factory: pytest.TempPathFactory, text: s
     output = shown(run)
     assert all(unicodedata.category(c)[0] != "C" for c in output if c != "\n")
     assert shown(run, prompt_id=text)
+
+
+DAMAGES = [
+    ("reward", '"good"'),
+    ("reward", "[1]"),
+    ("reward", "1" + "0" * 400),
+    ("reward", "9" * 5000),
+    ("reward", "1e999"),
+    ("reward", "NaN"),
+    ("unfiltered_reward", '"good"'),
+    ("rewards", "[1]"),
+    ("rewards", '{"correct": "yes"}'),
+    ("advantages", '["a"]'),
+    ("advantages", "[null, 1e999]"),
+    ("advantages", "[1" + "0" * 400 + "]"),
+    ("advantages", "null"),
+    ("token_loss_mask", "null"),
+    ("token_loss_mask", "[null]"),
+    ("weight_versions", "[1]"),
+    ("weight_versions", "[[1, 2]]"),
+    ("weight_versions", '[["a", 1, 2]]'),
+    ("response", "5"),
+    ("prompt", "null"),
+    ("prompt_id", "[]"),
+    ("total_length", '"long"'),
+    ("step", "null"),
+    ("truncated", "1"),
+    ("agent_ref", "[" * 200 + "]" * 200),
+    ("agent_ref", "[" * 100_000),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), DAMAGES, ids=lambda value: value[:20])
+def test_damaged_trajectory_is_an_error_that_names_its_line(
+    run: RunDir, field: str, value: str
+) -> None:
+    line = json.dumps({**line_of(2, 0, 0.5), field: "HERE"}).replace('"HERE"', value)
+    with open(run.trained_file(2), "a") as file:
+        file.write(line + "\n")
+    for options in ({}, {"sort": "advantage"}, {"prompt_id": "gsm8k:0"}):
+        with pytest.raises(StorageError, match=r"step_000002\.jsonl:5: "):
+            shown(run, **options)
+
+
+@pytest.mark.parametrize(
+    "value", ["[" * 100_000, "9" * 400, "9" * 5000, '"a"', "[1]", "NaN", "1e999"]
+)
+def test_damaged_metric_is_an_error_that_names_its_line(run: RunDir, value: str) -> None:
+    with open(run.metrics, "a") as file:
+        file.write(f'{{"step": 3, "train/reward_mean": {value}}}\n')
+    with pytest.raises(StorageError, match=r"metrics\.jsonl:3: "):
+        shown(run)

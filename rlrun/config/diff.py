@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.config.load import Loaded, load
-from rlrun.config.recipes import find_recipe, recipe_folders
+from rlrun.config.recipes import find_recipe, no_recipe, recipe_folders
 from rlrun.config.values import is_interpolated, shown
+from rlrun.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,19 @@ def as_overrides(text: str, config_dir: Path | None = None) -> list[str]:
     Args:
         text: The folder of a run, a recipe's file or name, or overrides separated by spaces.
         config_dir: As for load.
+
+    Raises:
+        ConfigError: It is a single name, and no recipe has it.
     """
     folder = Path(text).expanduser()
     if (folder / "config.yaml").is_file():
         return [f"+recipe={folder / 'config.yaml'}"]
     if find_recipe(text, recipe_folders(config_dir)) is not None:
         return [f"+recipe={text}"]
-    return shlex.split(text)
+    words = shlex.split(text)
+    if len(words) == 1 and "=" not in words[0]:
+        raise ConfigError([no_recipe(words[0], words[0], config_dir)])
+    return words
 
 
 def _text(loaded: Loaded, key: str) -> str:

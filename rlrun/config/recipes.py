@@ -65,6 +65,8 @@ def find_recipe(name: str, folders: list[Path]) -> Path | None:
     if name.endswith((".yaml", ".yml")):
         path = Path(name).expanduser()
         return path if path.is_file() else None
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        return None
     files = [folder / f"{name}.yaml" for folder in folders]
     return next((file for file in files if file.is_file()), None)
 

@@ -10,6 +10,7 @@ from typing import Any
 from rlrun.config.duration import parse_duration
 from rlrun.config.paths import conf_dir
 from rlrun.config.suggest import nearest
+from rlrun.metrics import why_never_logged
 
 STOP_METRICS = ("validation/accuracy", "validation/reward_mean", "validation/pass_k")
 
@@ -139,33 +140,41 @@ def _stop_metric_exists(metric: str | None, samples: int) -> str | None:
     return None
 
 
-def _stop_is_validated(metric: str | None, period: int, at_start: bool, at_end: bool) -> str | None:
-    if metric is None or _validates(period, at_start, at_end):
+def _stop_is_validated(metric: str | None, period: int) -> str | None:
+    if metric is None or period > 0:
         return None
-    return f"grpo.stop_at_validation_metric={metric}, but the run never validates"
+    return (
+        f"grpo.stop_at_validation_metric={metric}, but with grpo.val_period=0 no validation comes "
+        "at a time when it could end the run"
+    )
 
 
-def _checkpoint_metric_exists(metric: str | None, samples: int) -> str | None:
-    from rlrun.metrics import METRICS, is_declared
-
+def _checkpoint_metric_is_logged(metric: str | None, samples: int, penalty: float) -> str | None:
     if metric is None:
         return None
-    if not is_declared(metric):
-        near = nearest(metric, METRICS)[0]
-        return f"checkpointing.metric={metric} is not a metric; did you mean {near}"
+    what = why_never_logged(metric)
+    if what is not None:
+        return f"checkpointing.metric={what}"
     if metric == "validation/pass_k" and samples == 1:
         return "validation/pass_k needs grpo.val_num_generations_per_prompt above 1"
+    if metric == "train/kl_to_reference" and penalty == 0:
+        return "train/kl_to_reference needs loss.reference_policy_kl_penalty above 0"
     return None
 
 
-def _checkpoint_metric_is_validated(
-    metric: str | None, period: int, at_start: bool, at_end: bool
-) -> str | None:
-    if metric is None or not metric.startswith("validation/"):
+def _checkpoint_metric_is_validated(metric: str | None, period: int, at_end: bool) -> str | None:
+    if metric is None or not metric.startswith("validation/") or period > 0 or at_end:
         return None
-    if _validates(period, at_start, at_end):
+    return f"checkpointing.metric={metric}, but the run never validates what it saves"
+
+
+def _deadline_saves(deadline: str | None, enabled: bool) -> str | None:
+    if deadline is None or enabled:
         return None
-    return f"checkpointing.metric={metric}, but the run never validates"
+    return (
+        f"checkpointing.checkpoint_must_save_by={deadline} would end the run unsaved, since "
+        "checkpointing.enabled=false"
+    )
 
 
 def _duration_is_readable(text: str | None) -> str | None:
@@ -262,21 +271,31 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "stop_is_validated",
-        ("grpo.stop_at_validation_metric", *_VALIDATES),
+        ("grpo.stop_at_validation_metric", "grpo.val_period"),
         _stop_is_validated,
-        "Set grpo.val_period",
+        "Set grpo.val_period above 0",
     ),
     Rule(
-        "checkpoint_metric_exists",
-        ("checkpointing.metric", "grpo.val_num_generations_per_prompt"),
-        _checkpoint_metric_exists,
+        "checkpoint_metric_is_logged",
+        (
+            "checkpointing.metric",
+            "grpo.val_num_generations_per_prompt",
+            "loss.reference_policy_kl_penalty",
+        ),
+        _checkpoint_metric_is_logged,
         "Take a name from docs/metrics.md, such as validation/accuracy, or null",
     ),
     Rule(
         "checkpoint_metric_is_validated",
-        ("checkpointing.metric", *_VALIDATES),
+        ("checkpointing.metric", "grpo.val_period", "grpo.val_at_end"),
         _checkpoint_metric_is_validated,
         "Set grpo.val_period, or choose a train/ metric",
+    ),
+    Rule(
+        "deadline_saves",
+        ("checkpointing.checkpoint_must_save_by", "checkpointing.enabled"),
+        _deadline_saves,
+        "Set checkpointing.enabled=true, or the deadline to null",
     ),
     Rule(
         "duration_is_readable",

@@ -43,7 +43,7 @@ class Decay(StrEnum):
 class Optimizer:
     """AdamW."""
 
-    lr: float = setting(ge=0)
+    lr: float = setting(ge=0, le=1)
     beta1: float = setting(ge=0, lt=1)
     beta2: float = setting(ge=0, lt=1)
     eps: float = setting(gt=0)
@@ -274,11 +274,11 @@ class Logging:
 
 
 @dataclass(kw_only=True, slots=True)
-class RunConfig:
+class RunConfig(Checked):
     """A whole run. Each slot is the settings object of the chosen variant."""
 
     run_dir: str | None
-    num_threads: int | None = setting(ge=1)
+    num_threads: int | None = setting(ge=1, le=1024)
     deterministic: bool
     grpo: GRPO
     env: Env
@@ -292,3 +292,8 @@ class RunConfig:
     checkpointing: Checkpointing
     logging: Logging
     cluster: Cluster
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """A run needs a folder that has a name."""
+        if self.run_dir is not None and not self.run_dir.strip():
+            yield ("run_dir",), "run_dir is empty", "Give a path, or run_dir=null"

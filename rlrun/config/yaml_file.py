@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from rlrun.config.paths import display
+from rlrun.config.yaml_limits import MAX_DEPTH, Refused, check_size, too_deep
 
 _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?"
@@ -25,7 +27,22 @@ _NOT_A_COMMENT = ("SPDX-License-Identifier", "@package")
 
 
 class Loader(yaml.SafeLoader):
-    """YAML in which 1e-6 is a number, while dates, 10:00:00:00 and 010 are text."""
+    """YAML in which 1e-6 is a number, while dates, 10:00:00:00 and 010 are text.
+
+    Nesting deeper than MAX_DEPTH raises Refused, since composing it would exhaust the stack.
+    """
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """The next node of the text."""
+        if self._depth == MAX_DEPTH:
+            event = self.peek_event()  # type: ignore[no-untyped-call]  # its stub has no types
+            raise too_deep(event.start_mark)
+        self._depth += 1
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 _REPLACED = ("timestamp", "float", "int")
@@ -126,6 +143,8 @@ def _read(path: Path) -> YamlFile:
         text = path.read_text(encoding="utf-8")
         loader = Loader(text)
         root = loader.get_single_node()
+        if root is not None:
+            check_size(root)
     except UnicodeDecodeError as error:
         what = f"is not UTF-8 (byte {error.start})"
         file.mistakes.append(Mistake(display(path), what, "Save it as UTF-8"))
@@ -151,9 +170,7 @@ class _Reader:
         self._file, self._loader, self._lines = file, loader, lines
 
     def read(self, root: yaml.Node) -> None:
-        self._check(root, ())
-        if not self._file.complete:
-            return
+        self._check(root)
         if not isinstance(root, yaml.MappingNode):
             if not (isinstance(root, yaml.ScalarNode) and root.value == ""):
                 self._mistake(root, "the file is not a mapping of keys", "Write key: value")
@@ -191,18 +208,15 @@ class _Reader:
         for name, (key, value) in last.items():
             yield name, key, value
 
-    def _check(self, node: yaml.Node, above: tuple[yaml.Node, ...]) -> None:
-        """Keys must be names and unique; nothing may contain itself."""
-        if any(node is other for other in above):
-            self._mistake(node, "an alias (*) refers to what it is part of", "Write the value out")
-            self._file.complete = False
-        elif isinstance(node, yaml.SequenceNode):
+    def _check(self, node: yaml.Node) -> None:
+        """Keys must be names and unique."""
+        if isinstance(node, yaml.SequenceNode):
             for item in node.value:
-                self._check(item, (*above, node))
+                self._check(item)
         elif isinstance(node, yaml.MappingNode):
             self._check_keys([key for key, _ in node.value])
             for _, value in node.value:
-                self._check(value, (*above, node))
+                self._check(value)
 
     def _check_keys(self, keys: list[yaml.Node]) -> None:
         seen = dict[str, int]()
@@ -270,6 +284,9 @@ def _join(lines: list[str], separator: str) -> str:
 
 
 def _syntax_mistake(file: YamlFile, error: yaml.YAMLError) -> Mistake:
+    if isinstance(error, Refused):
+        where = file.where(error.mark.line + 1)
+        return Mistake(where, error.what, error.remedy)
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         where = file.where(error.problem_mark.line + 1)
         return Mistake(where, f"is not valid YAML: {error.problem}", "Check indentation and quotes")

@@ -50,6 +50,8 @@ def _file_store(name: str, base_dir: Path) -> RecordStore:
         paths = _folder_files(path)
     elif path.is_file():
         paths = [path]
+    elif path.exists() or path.is_symlink():
+        raise DataError(name, "is no regular file", "Name a file or folder, or a link to one")
     else:
         raise DataError(name, "there is no such file or folder", _missing_remedy(path))
     kinds = {path.suffix.lower() in PARQUET_SUFFIXES for path in paths}

@@ -28,8 +28,6 @@ from rlrun.types import EnvStep, Failure, FailureKind, Row
 logger = logging.getLogger(__name__)
 
 RewardFunction = Callable[..., object]
-_STOPS = (KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit)
-"""What user code may raise to end more than its own sample."""
 
 
 @component("env/python")
@@ -87,7 +85,7 @@ class PythonEnv(Env):
             return RewardFunctionEnvironment(found, self.timeout_s, self.num_threads)
         try:
             inner = found(**self.options)
-        except Exception as problem:
+        except BaseException as problem:
             raise EnvironmentDown(
                 "env.environment",
                 f"{self.environment} cannot be constructed: {_told(problem)}",
@@ -133,6 +131,13 @@ def _told(problem: BaseException) -> str:
     return f"{text} ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
 
 
+def _is_cancellation(problem: BaseException) -> bool:
+    """Whether rlrun ends the task, rather than user code raising CancelledError by itself."""
+    task = asyncio.current_task()
+    cancelled = isinstance(problem, asyncio.CancelledError)
+    return cancelled and task is not None and task.cancelling() > 0
+
+
 def _failure(kind: FailureKind, message: str) -> EnvStep:
     return EnvStep(failure=Failure(kind, message))
 
@@ -153,9 +158,9 @@ class UserEnvironment(Environment):
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 step = await self._inner.step(episode)
-        except _STOPS:
-            raise
         except BaseException as problem:  # noqa: BLE001 - user code
+            if _is_cancellation(problem):
+                raise
             if limit.expired():
                 return _failure(FailureKind.TIMEOUT, f"no answer within {self._timeout_s:g} s")
             return _failure(FailureKind.ENV_ERROR, _told(problem))
@@ -163,8 +168,18 @@ class UserEnvironment(Environment):
         return step if problem_text is None else _failure(FailureKind.ENV_ERROR, problem_text)
 
     async def close(self) -> None:
-        """Closes the user's environment."""
-        await self._inner.close()
+        """Closes the user's environment.
+
+        Raises:
+            EnvironmentDown: It could not be closed.
+        """
+        try:
+            await self._inner.close()
+        except BaseException as problem:
+            if _is_cancellation(problem):
+                raise
+            what = f"the environment cannot be closed: {_told(problem)}"
+            raise EnvironmentDown("env.environment", what, "Check its close()") from problem
 
 
 def _wrong_step(step: object) -> str | None:
@@ -218,9 +233,9 @@ class RewardFunctionEnvironment(Environment):
                     result = call() if self._is_async else await _in_thread(call)
                     if isinstance(result, Awaitable):
                         result = await result
-            except _STOPS:
-                raise
             except BaseException as problem:  # noqa: BLE001 - user code
+                if _is_cancellation(problem):
+                    raise
                 if limit.expired():
                     logger.warning("reward function: no result within %g s", self._timeout_s)
                     return _failure(FailureKind.TIMEOUT, f"no reward within {self._timeout_s:g} s")

@@ -34,8 +34,9 @@ class ReasoningGymEnv(Env):
 
     def check_row(self, row: Row) -> str | None:
         """Only rows of a reasoning_gym source carry what their verifier needs."""
-        if PAYLOAD_FIELD in row.payload:
-            return None
+        match row.payload.get(PAYLOAD_FIELD):
+            case {"name": str(), "config": Mapping(), "entry": Mapping()}:
+                return None
         return "not a row of reasoning-gym; use data.*.source=reasoning_gym:NAME or another env"
 
     def start(self) -> ReasoningGymEnvironment:

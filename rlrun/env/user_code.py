@@ -71,7 +71,7 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[module_name] = module  # dataclasses look their module up while they are made
     try:
         spec.loader.exec_module(module)
-    except Exception as problem:
+    except BaseException as problem:  # noqa: BLE001 - user code may also call sys.exit
         del sys.modules[module_name]
         raise _failed(str(path), problem) from problem
     return module
@@ -88,11 +88,11 @@ def _from_name(name: str) -> ModuleType:
         if name == missing or name.startswith(missing + "."):
             raise Unresolved(f"there is no module {missing}", _siblings(missing)) from problem
         raise _failed(name, problem) from problem
-    except Exception as problem:
+    except BaseException as problem:  # noqa: BLE001 - user code may also call sys.exit
         raise _failed(name, problem) from problem
 
 
-def _failed(source: str, problem: Exception) -> Unresolved:
+def _failed(source: str, problem: BaseException) -> Unresolved:
     return Unresolved(
         f"importing {source} fails with {type(problem).__name__}: {problem}",
         "Make it importable; python -c 'import ...' shows the traceback",

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerBase
 
 from rlrun.checkpoint import CheckpointStore
+from rlrun.errors import StorageError
 from rlrun.event_log import EventLog
 from rlrun.learner.learner import Learner
 from rlrun.logs import MetricsLogger
@@ -61,7 +63,12 @@ class Saver:
         started = time.perf_counter()
         self.metrics.sync()
         self.event_log.sync()
-        self.store.save(step, self._write, metrics)
+        try:
+            self.store.save(step, self._write, metrics)
+        except (SafetensorError, OSError) as error:
+            # From transformers, which writes model and tokenizer its own way.
+            remedy = "Free disk space; earlier checkpoints are whole, and the run can be resumed"
+            raise StorageError(f"checkpoint of step {step}", str(error), remedy) from error
         return time.perf_counter() - started
 
     def _write(self, folder: Path) -> None:

@@ -1,57 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch says about the run, as declared metrics. Pure."""
+"""What a batch says about the run, as declared metrics. Pure, but for the memory of the process."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import resource
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 
 from rlrun.advantage.group import zero_variance
-from rlrun.batch import Batch, Floats, Masked, Sample
-from rlrun.types import TrajectoryGroup
+from rlrun.batch import Batch, Floats, Sample
+from rlrun.evaluate import reward_parts
+from rlrun.types import Trajectory, TrajectoryGroup
 
 
-def batch_metrics(batch: Batch, entropies: Sequence[Floats]) -> dict[str, float]:
+def batch_metrics(
+    batch: Batch, entropies: Sequence[Floats], dropped: Sequence[TrajectoryGroup] = ()
+) -> dict[str, float]:
     """Metrics of the samples of a step, before its update.
 
-    A mean over nothing is left out rather than made up.
+    Rewards, lengths and turns are those of everything that was generated for the step, groups that
+    dynamic sampling dropped included: the ones that are left say little about how good the policy
+    is. A mean over nothing is left out rather than made up.
 
     Args:
         batch: The batch.
         entropies: Of each sample's tokens, in the order of ``batch.samples``.
+        dropped: Groups that finished for this step and are not trained.
     """
-    scored = [s for s in batch.samples if s.trajectory.reward is not None]
+    groups = [*batch.groups, *dropped]
+    finished = [trajectory for group in groups for trajectory in group.trajectories]
+    scored = [trajectory for trajectory in finished if trajectory.reward is not None]
     values = {
-        "train/zero_variance_groups": float(count_zero_variance(batch.groups)),
+        "train/zero_variance_groups": float(count_zero_variance(groups)),
+        "train/dropped_groups": float(len(dropped)),
         "train/masked_samples": float(sum(s.masked is not None for s in batch.samples)),
-        "rollout/failed_samples": float(sum(s.masked is Masked.FAILED for s in batch.samples)),
-        "rollout/verifier_timeouts": float(
-            sum(s.trajectory.verifier_timeout for s in batch.samples)
-        ),
+        "rollout/failed_samples": float(len(finished) - len(scored)),
+        "rollout/verifier_timeouts": float(sum(t.verifier_timeout for t in finished)),
     }
+    if finished:
+        turns = [trajectory.turns for trajectory in finished]
+        values["rollout/turns"] = float(sum(turns))
+        values["rollout/turns_mean"] = _mean(turns)
+        values["rollout/turns_max"] = float(max(turns))
     if scored:
-        values["train/reward_mean"] = _mean([float(s.trajectory.reward or 0.0) for s in scored])
-        values["train/shaped_reward_mean"] = _mean([float(s.reward or 0.0) for s in scored])
-        values["train/response_tokens_mean"] = _mean([s.trajectory.num_sampled for s in scored])
-        values["train/truncated_fraction"] = _mean([s.trajectory.truncated for s in scored])
-        values |= reward_parts(scored)
+        values |= _scored_metrics(scored)
+    shaped = [s.reward for s in batch.samples if s.reward is not None]
+    if shaped:
+        values["train/shaped_reward_mean"] = _mean(shaped)
     if batch.trained:
-        values["train/advantage_std"] = float(np.std([s.advantage for s in batch.trained]))
+        advantages = [s.advantage for s in batch.trained]
+        values["train/advantage_mean"] = _mean(advantages)
+        values["train/advantage_std"] = float(np.std(advantages))
         trained = [e for s, e in zip(batch.samples, entropies, strict=True) if s.masked is None]
         values["train/entropy"] = float(np.concatenate(trained).mean(dtype=np.float64))
         values["rollout/length_bias"] = _length_bias(scored, batch.trained)
     return values
 
 
-def reward_parts(samples: Sequence[Sample]) -> dict[str, float]:
-    """The mean of each named part of the reward, over the samples that have it."""
-    parts: defaultdict[str, list[float]] = defaultdict(list)
-    for sample in samples:
-        for name, value in sample.trajectory.rewards.items():
-            parts[f"reward/{name}"].append(value)
-    return {name: _mean(values) for name, values in sorted(parts.items())}
+def _scored_metrics(scored: Sequence[Trajectory]) -> dict[str, float]:
+    rewards = [float(trajectory.reward or 0.0) for trajectory in scored]
+    lengths = [trajectory.num_sampled for trajectory in scored]
+    return {
+        "train/reward_mean": _mean(rewards),
+        "train/prompt_tokens_mean": _mean([t.input_length for t in scored]),
+        "train/response_tokens_mean": _mean(lengths),
+        "train/truncated_fraction": _mean([t.truncated for t in scored]),
+        "rollout/response_tokens_min": float(min(lengths)),
+        "rollout/response_tokens_max": float(max(lengths)),
+        "rollout/reward_min": min(rewards),
+        "rollout/reward_max": max(rewards),
+    } | reward_parts(scored, "reward")
 
 
 def count_zero_variance(groups: Sequence[TrajectoryGroup]) -> int:
@@ -77,16 +98,17 @@ def age_metrics(batch: Batch) -> dict[str, float]:
     }
 
 
-def speed_metrics(batch: Batch, seconds: Mapping[str, float]) -> dict[str, float]:
-    """Tokens per second of the step and what its parts took.
+def speed_metrics(batch: Batch, generated: int, seconds: Mapping[str, float]) -> dict[str, float]:
+    """Tokens per second of the step, what its parts took, and the memory it has needed.
 
     Args:
         batch: The batch.
+        generated: Tokens sampled for the step, dropped groups included.
         seconds: "step" and its parts "generate", "logprobs", "update" (if there was one) and
             "train" (everything between generating and refitting).
     """
-    generated = sum(s.trajectory.num_sampled for s in batch.samples)
-    trained = sum(s.trajectory.num_sampled for s in batch.trained)
+    learned = [s for s in batch.trained if s.advantage != 0.0] if "update" in seconds else []
+    trained = sum(s.trajectory.num_sampled for s in learned)
     return {
         "perf/step_s": seconds["step"],
         "perf/exposed_generation_s": seconds["generate"],
@@ -98,12 +120,22 @@ def speed_metrics(batch: Batch, seconds: Mapping[str, float]) -> dict[str, float
         "idle/trainer_s": seconds["generate"],
         "idle/trainer_s/waiting_groups": seconds["generate"],
         "idle/generator_s": seconds["train"],
+        "idle/generator_s/training": seconds["train"],
+        "perf/peak_memory_gib": _peak_memory_bytes() / 2**30,
     }
 
 
-def _length_bias(finished: Sequence[Sample], trained: Sequence[Sample]) -> float:
+def _peak_memory_bytes() -> int:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return int(torch.cuda.max_memory_allocated())
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    # The kernels disagree about the unit: KiB on Linux, bytes on macOS.
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _length_bias(finished: Sequence[Trajectory], trained: Sequence[Sample]) -> float:
     """Mean length of trained over finished samples: 1 when nothing is picked by length."""
-    everything = _mean([s.trajectory.num_sampled for s in finished])
+    everything = _mean([trajectory.num_sampled for trajectory in finished])
     return _mean([s.trajectory.num_sampled for s in trained]) / max(everything, 1e-9)
 
 

@@ -11,7 +11,7 @@ from rlrun.batch import Batch
 from rlrun.collector import Collector
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
-from rlrun.errors import GenerationError, Interrupted
+from rlrun.errors import EnvironmentDown, GenerationError, Interrupted
 from rlrun.evaluate import Evaluator
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.saving import Saver
@@ -23,13 +23,17 @@ from rlrun.logs import MetricsLogger
 from rlrun.prepare import Preparation
 from rlrun.recorder import Recorder
 from rlrun.run_dir import RunDir
-from rlrun.scheduler.decisions import Fail, Train
+from rlrun.scheduler.decisions import Fail, Finish, Train
 from rlrun.scheduler.events import StepTrained, Stop, VersionPublished
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
+from rlrun.types import FailureKind
 
 log = logging.getLogger(__name__)
+
+INTERRUPTED = "interrupted"
+"""Why a run ended that a signal asked to end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +63,13 @@ class StepInProgress:
     Attributes:
         metrics: Filled by the verbs.
         seconds: Wall time of the verbs.
+        generated: Tokens sampled for the step.
         started: When the step began, by ``time.perf_counter``.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+    generated: int = 0
     started: float = field(default_factory=time.perf_counter)
 
 
@@ -80,6 +86,8 @@ class Trainer:
         self.current = StepInProgress()
         self.batch: Batch | None = None
         self.save_seconds: float | None = None
+        self.saved_step = self.validated_step = step
+        self.consistent = True
 
     async def run(self) -> str:
         """Trains to the end.
@@ -92,16 +100,36 @@ class Trainer:
             RlrunError: See errors.py; the run can be resumed from its newest checkpoint.
         """
         await self.parts.generator.refit(self.step)
-        if self.step == 0 and self.parts.config.grpo.val_at_start:
+        self._stop_if_asked()
+        if self.step == 0 and self.parts.config.grpo.val_at_start and not self._ends:
             metrics = await self.validate()
             self.parts.metrics.log(0, metrics)
             self.parts.console.step(0, metrics)
-        await self.parts.config.grpo.train(self)
+        try:
+            await self.parts.config.grpo.train(self)
+        finally:
+            # Between steps everything is consistent, whatever ended the run.
+            if self.consistent:
+                await self._end()
         ended = self.parts.decisions.ended
         assert ended is not None, "a schedule returns only at the end"
-        if self.parts.stop.signal_number is not None:
+        if ended.reason == INTERRUPTED and self.parts.stop.signal_number is not None:
             raise Interrupted(self.parts.stop.signal_number)
-        return ended.reason
+        return str(ended.reason)
+
+    async def _end(self) -> None:
+        """Validates and saves what the last step left open.
+
+        The scheduler may end a run after its last step was logged (the rest of the data had no
+        signal, say). What a validation finds then has no line in metrics.jsonl any more; it is
+        shown, kept in validation/ and known to the checkpoint.
+        """
+        metrics: dict[str, float] = {}
+        if self._completes and self.step > self.validated_step:
+            metrics = await self.validate()
+            self.parts.console.step(self.step, metrics)
+        if self.parts.config.checkpointing.enabled and self.step > self.saved_step:
+            self._save(metrics)
 
     # --- verbs ------------------------------------------------------------------------------------
 
@@ -111,7 +139,7 @@ class Trainer:
         Raises:
             GenerationError: Too many failures, or nothing with a signal.
         """
-        self.current = StepInProgress()
+        self.current, self.consistent = StepInProgress(), True
         decisions = self.parts.decisions
         self._stop_if_asked()
         while (train := decisions.take_train()) is None:
@@ -119,7 +147,9 @@ class Trainer:
                 cause = f" The original error: {decisions.ended.error}" * bool(
                     decisions.ended.error
                 )
-                raise GenerationError("rollout", decisions.ended.reason + "." + cause)
+                down = decisions.ended.error.startswith(FailureKind.ENV_DOWN)
+                kind = EnvironmentDown if down else GenerationError
+                raise kind("rollout", decisions.ended.reason + "." + cause)
             if decisions.ended is not None:
                 return None
             admits = decisions.take_admits()
@@ -132,6 +162,7 @@ class Trainer:
     async def update(self, train: Train) -> None:
         """Makes the batch, records it, and steps the optimizer if there is anything to learn."""
         parts, started = self.parts, time.perf_counter()
+        self.consistent = False
         groups = parts.collector.take(train.positions)
         prepared = parts.prepare(train.step, groups)
         self.current.seconds["logprobs"] = time.perf_counter() - started
@@ -140,7 +171,9 @@ class Trainer:
             parts.console.notice(f"step {train.step}: {prepared.warning}")
         # Before the update: if it fails, the batch that did it is there to be looked at.
         parts.records.trained(batch)
-        metrics = batch_metrics(batch, prepared.entropies) | age_metrics(batch)
+        dropped = parts.collector.take_dropped()
+        self.current.generated = sum(group.num_sampled for group in (*groups, *dropped))
+        metrics = batch_metrics(batch, prepared.entropies, dropped) | age_metrics(batch)
         metrics |= prepared.correction
         if self._learns(batch):
             size = parts.config.policy.train_global_batch_size
@@ -175,7 +208,9 @@ class Trainer:
         parts.time_limit.step_took(self.current.seconds["step"])
         if parts.time_limit.reached():
             parts.decisions.apply(Stop("time_limit"))
-        metrics = self.current.metrics | speed_metrics(batch, self.current.seconds)
+        metrics = self.current.metrics | speed_metrics(
+            batch, self.current.generated, self.current.seconds
+        )
         if self.save_seconds is not None:
             # Of the step before: its own line was written before it was saved.
             metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None
@@ -185,17 +220,32 @@ class Trainer:
         parts.metrics.log(self.step, metrics)
         parts.console.step(self.step, metrics)
         parts.run_dir.write_status(RunState.RUNNING, step=self.step)
+        self._stop_if_asked()
         if self._saves():
-            self.save_seconds = parts.saver.save(self.step, metrics)
-            parts.time_limit.save_took(self.save_seconds)
+            self._save(metrics)
+        self.consistent = True
 
     async def validate(self) -> dict[str, float]:
-        """Evaluates the present weights and records what was generated."""
+        """Evaluates the present weights and records what was generated.
+
+        A validation that cannot be generated is said and leaves no metric; training goes on, and
+        fails by its own rules if generation is gone for good.
+        """
         evaluator = self.parts.evaluator
         assert evaluator is not None, "a configuration that validates has validation data"
-        evaluation = await evaluator.run()
+        self.validated_step = self.step
+        try:
+            evaluation = await evaluator.run()
+        except GenerationError as error:
+            log.warning("step %d: there is no validation: %s", self.step, error)
+            return {}
         self.parts.records.validation(self.step, evaluation.groups)
         return evaluation.metrics
+
+    def _save(self, metrics: dict[str, float]) -> None:
+        self.save_seconds = self.parts.saver.save(self.step, metrics)
+        self.parts.time_limit.save_took(self.save_seconds)
+        self.saved_step = self.step
 
     # --- what is due ------------------------------------------------------------------------------
 
@@ -208,9 +258,16 @@ class Trainer:
         with_kl = self.parts.config.loss.reference_policy_kl_penalty > 0
         return bool(batch.trained) and (batch.has_signal or with_kl)
 
+    @property
+    def _completes(self) -> bool:
+        """Whether the run came to its end, rather than being interrupted or short of time."""
+        ended = self.parts.decisions.ended
+        complete = isinstance(ended, Finish) and ended.reason in ("max_steps", "data_end")
+        return complete and self.parts.config.grpo.val_at_end
+
     def _validates(self) -> bool:
         grpo = self.parts.config.grpo
-        if self._ends and grpo.val_at_end:
+        if self._completes:
             return True
         return (
             grpo.val_period > 0
@@ -220,7 +277,7 @@ class Trainer:
 
     def _stop_if_asked(self) -> None:
         if self.parts.stop.signal_number is not None and not self._ends:
-            self.parts.decisions.apply(Stop("interrupted"))
+            self.parts.decisions.apply(Stop(INTERRUPTED))
 
     def _stop_early(self, metrics: dict[str, float]) -> None:
         grpo = self.parts.config.grpo

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from rlrun.batch import Floats, Sample
 from rlrun.config.schema import Policy
 from rlrun.errors import StorageError, TrainingError
 from rlrun.interfaces import Loss, LossInputs, Precision
-from rlrun.learner.logprobs import TokenLogprobs, TokenRows
+from rlrun.learner.logprobs import TokenLogprobs, TokenRows, TokenValues
 from rlrun.learner.lora import Adapter
 from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
 from rlrun.learner.model import load_model
@@ -107,28 +108,39 @@ class Learner:
 
     @torch.no_grad()
     def ref_logprobs(self, samples: Sequence[Sample]) -> list[Floats] | None:
-        """Log-probs under the weights that training started from; None without a KL penalty."""
+        """Log-probs under the weights that training started from; None without a KL penalty.
+
+        Of the plain distribution at sampling temperature: under top-k and top-p the penalty would
+        be without force exactly where the policy has left the reference.
+        """
         if self.reference is None:
             return None
         with self.adapter.off() if self.adapter is not None else nullcontext():
-            return self._pass(self.reference, samples).logprobs
+            return self._pass(self.reference, samples, unfiltered=True).logprobs
 
-    def _pass(self, forward: TokenLogprobs, samples: Sequence[Sample]) -> Logprobs:
+    def _pass(
+        self, forward: TokenLogprobs, samples: Sequence[Sample], *, unfiltered: bool = False
+    ) -> Logprobs:
         found: dict[int, tuple[Floats, Floats]] = {}
         for microbatch in self._microbatches(samples):
             with self._autocast():
-                logprobs, entropies = forward(microbatch.rows)
+                values: TokenValues = forward(microbatch.rows, unfiltered=unfiltered)
+            logprobs = values.logprobs if values.unfiltered is None else values.unfiltered
             counts = [samples[i].trajectory.num_sampled for i in microbatch.members]
             if microbatch.members:
-                parts = logprobs.cpu().split(counts), entropies.cpu().split(counts)
+                parts = logprobs.cpu().split(counts), values.entropies.cpu().split(counts)
                 for index, one, entropy in zip(microbatch.members, *parts, strict=True):
                     found[index] = one.numpy(), entropy.numpy()
+        if isinstance(forward, FSDPModule):
+            # Without a backward pass the root would stay gathered, its parameters not those that
+            # the optimizer knows.
+            forward.reshard()
         merged = self.ranks.merge(found)
         ordered = [merged[index] for index in range(len(samples))]
         return Logprobs([one for one, _ in ordered], [entropy for _, entropy in ordered])
 
     def update(self, minibatches: Sequence[Sequence[Sample]], step: int) -> dict[str, float]:
-        """One optimizer step per minibatch that has a trained sample.
+        """One optimizer step per minibatch in which a trained sample has a gradient.
 
         Args:
             minibatches: Samples; masked ones among them carry no loss.
@@ -146,7 +158,9 @@ class Learner:
         results = []
         for minibatch in minibatches:
             trained = [sample for sample in minibatch if sample.masked is None]
-            if trained:
+            # Without a gradient, momentum and weight decay alone would move the weights.
+            signal = self.reference is not None or any(s.advantage != 0.0 for s in trained)
+            if trained and signal:
                 results.append(self._optimizer_step(trained, step))
         names = results[0].keys() if results else ()
         means = {name: float(np.mean([result[name] for result in results])) for name in names}
@@ -159,8 +173,8 @@ class Learner:
         totals: dict[str, Tensor] = {}
         for microbatch in self._microbatches(samples):
             with self._autocast():
-                logprobs, _ = self.forward(microbatch.rows)
-            output = self.loss(self._loss_inputs(logprobs, microbatch, samples))
+                forward = self.forward(microbatch.rows, unfiltered=self.reference is not None)
+            output = self.loss(self._loss_inputs(forward, microbatch, samples))
             # Sharded gradients are averaged over the ranks; shares of the loss add up.
             (output.loss * self.ranks.size).backward()
             shares = dict(output.metrics) | {"train/loss": output.loss.detach()}
@@ -173,7 +187,7 @@ class Learner:
         return metrics
 
     def _loss_inputs(
-        self, logprobs: Tensor, microbatch: Microbatch, minibatch: Sequence[Sample]
+        self, forward: TokenValues, microbatch: Microbatch, minibatch: Sequence[Sample]
     ) -> LossInputs:
         chosen = [minibatch[i] for i in microbatch.members]
 
@@ -188,7 +202,8 @@ class Learner:
         ]
         references = [s.ref_logprobs for s in chosen if s.ref_logprobs is not None]
         return LossInputs(
-            logprobs=logprobs,
+            logprobs=forward.logprobs,
+            unfiltered_logprobs=forward.unfiltered,
             prev_logprobs=flat([sample.prev_logprobs for sample in chosen]),
             generation_logprobs=flat([sample.generation_logprobs for sample in chosen]),
             ref_logprobs=None if self.reference is None else flat(references),
@@ -202,11 +217,15 @@ class Learner:
 
     def _clip_gradients(self, step: int, loss: float) -> float:
         """Returns the L2 norm over all parameters and ranks, before clipping."""
-        limit = self.policy.max_grad_norm or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
         value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
         if np.isfinite(value) and np.isfinite(loss):
+            if self.policy.max_grad_norm is not None:
+                limit = self.policy.max_grad_norm
+                torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
             return value
+        # Before any clipping, which would spread a NaN to every gradient.
         bad = [
             name
             for name, parameter in self.model.named_parameters()

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rlrun.learner.model import head, hidden_states
-from rlrun.sampling import process_logits
+from rlrun.sampling import process_logits, token_logprobs
 from rlrun.types import Sampling
 
 Ids = NDArray[np.int64]
@@ -107,6 +107,23 @@ class TokenRows:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TokenValues:
+    """What a forward pass says about the trained tokens, float32 [N], in nats.
+
+    Attributes:
+        logprobs: Under the distribution that the tokens were sampled from.
+        entropies: Of that distribution, without gradient; NaN in a pass with gradient, where they
+            are not computed.
+        unfiltered: Log-probs at the sampling temperature without top-k and top-p; None unless
+            asked for.
+    """
+
+    logprobs: Tensor
+    entropies: Tensor
+    unfiltered: Tensor | None
+
+
 class TokenLogprobs(nn.Module):
     """A causal language model, seen as what gives log-probs of chosen tokens.
 
@@ -123,33 +140,42 @@ class TokenLogprobs(nn.Module):
         super().__init__()
         self.model, self.sampling, self.chunk_tokens = model, sampling, chunk_tokens
 
-    def forward(self, rows: TokenRows) -> tuple[Tensor, Tensor]:
-        """Log-probs of the trained tokens under the distribution that they were sampled from.
-
-        Returns:
-            Log-probs and entropies in nats (the latter without gradient), both float32 [N].
-        """
+    def forward(self, rows: TokenRows, *, unfiltered: bool = False) -> TokenValues:
+        """Log-probs of the trained tokens of a microbatch."""
         hidden = hidden_states(self.model, rows)
         hidden = hidden.flatten(0, 1).index_select(0, rows.predecessors)
         recompute = torch.is_grad_enabled() and len(rows.targets) > self.chunk_tokens
-        logprobs, entropies = [], []
+        chunks = []
         parts = hidden.split(self.chunk_tokens), rows.targets.split(self.chunk_tokens)
         for part, targets in zip(*parts, strict=True):
             if recompute:
-                values = checkpoint(self._chunk, part, targets, use_reentrant=False)
+                chunk = checkpoint(self._chunk, part, targets, unfiltered, use_reentrant=False)
             else:
-                values = self._chunk(part, targets)
-            logprobs.append(values[0])
-            entropies.append(values[1])
-        return torch.cat(logprobs), torch.cat(entropies)
+                chunk = self._chunk(part, targets, unfiltered)
+            chunks.append(chunk)
+        columns = [torch.cat(column) for column in zip(*chunks, strict=True)]
+        return TokenValues(columns[0], columns[1], columns[2] if unfiltered else None)
 
-    def _chunk(self, hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def _chunk(self, hidden: Tensor, targets: Tensor, unfiltered: bool) -> tuple[Tensor, ...]:
         # Differences of log-probs are small: bfloat16 would round them away (10.01 - 10.03 = 0).
-        logits = process_logits(head(self.model)(hidden).float(), self.sampling)
-        logprobs = logits.log_softmax(-1)
-        chosen = logprobs.gather(-1, targets[:, None])[:, 0]
-        with torch.no_grad():
-            # A filtered token has probability 0 and log-prob -inf; its share of the entropy is 0.
-            terms = torch.where(logprobs.isinf(), 0.0, logprobs.exp() * logprobs)
-            entropy = -terms.sum(-1)
-        return chosen, entropy
+        logits = head(self.model)(hidden).float()
+        processed = process_logits(logits, self.sampling)
+        chosen = token_logprobs(processed, targets)
+        entropy = (
+            _entropy(processed)
+            if not torch.is_grad_enabled()
+            else chosen.new_full(chosen.shape, torch.nan)
+        )
+        if not unfiltered:
+            return chosen, entropy
+        if self.sampling.top_k is None and self.sampling.top_p == 1:
+            return chosen, entropy, chosen
+        plain = process_logits(logits, Sampling(self.sampling.temperature))
+        return chosen, entropy, token_logprobs(plain, targets)
+
+
+def _entropy(processed: Tensor) -> Tensor:
+    """Entropies [N] of distributions given by logits [N, V], -inf where filtered."""
+    logprobs = processed.log_softmax(-1)
+    # A filtered token has probability 0 and log-prob -inf; its share of the entropy is 0.
+    return -torch.where(logprobs.isinf(), 0.0, logprobs.exp() * logprobs).sum(-1)

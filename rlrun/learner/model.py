@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +12,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.schema import Policy
-from rlrun.errors import TrainingError
+from rlrun.errors import DataError, TrainingError
 from rlrun.models import resolve_model
 
 if TYPE_CHECKING:
     from rlrun.learner.logprobs import TokenRows
+
+REPAIR = "Restore the folder, or save the model anew with save_pretrained"
 
 PROBE_TOLERANCE = 1e-3
 """Largest difference between logits of body and head and those of the whole model, in logits.
@@ -31,9 +34,7 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
     """
     path = resolve_model(policy.model)
     disable_progress_bar()
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, use_safetensors=True
-    )
+    model = read_weights(path, policy.model)
     without_dropout(model)
     if policy.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -41,6 +42,32 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
     check_head(model, policy.model)
     if policy.sequence_packing:
         check_packing(model, policy.model)
+    return model
+
+
+def read_weights(path: str, name: str) -> PreTrainedModel:
+    """The model of a folder in float32, every parameter from its files.
+
+    Raises:
+        DataError: Files are damaged, do not fit their configuration, or lack a parameter (which
+            transformers would make up).
+    """
+    loaded: Any  # typed as a model by transformers; with the loading info it is a pair
+    try:
+        loaded = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, use_safetensors=True, output_loading_info=True
+        )
+    # Whatever is wrong with the files, transformers raises what comes up while reading them.
+    except Exception as error:  # noqa: BLE001
+        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"policy.model={name}", f"cannot be loaded: {text}", REPAIR) from error
+    model: PreTrainedModel = loaded[0]
+    found: Mapping[str, Collection[object]] = loaded[1]
+    for kind in ("missing", "mismatched"):
+        keys = sorted(str(key) for key in found.get(f"{kind}_keys", ()))
+        if keys:
+            what = f"{len(keys)} {kind} parameters, such as {keys[0]}"
+            raise DataError(f"policy.model={name}", what, REPAIR)
     return model
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -93,8 +93,9 @@ class PolicyLoss(Loss):
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """The share of the loss and of its metrics; see the base class."""
-        term = self.policy_term(inputs)
-        policy_loss = self.share(inputs.weights * term.loss, inputs)
+        drawn = within_support(inputs)
+        term = self.policy_term(drawn)
+        policy_loss = self.share(drawn.weights * term.loss, drawn)
         loss = policy_loss
         values = {
             "train/ratio_mean": term.ratio,
@@ -121,7 +122,8 @@ class PolicyLoss(Loss):
         sampled from older weights. Where a clamp is active the token has no gradient at all.
         """
         # In float64: k3's own gradient and its weight's nearly cancel, e^x against e^x.
-        current = inputs.logprobs.double()
+        unfiltered = inputs.unfiltered_logprobs
+        current = (inputs.logprobs if unfiltered is None else unfiltered).double()
         log_r = log_ratio(ref_logprobs.double(), current)
         if self.use_on_policy_kl_approximation:
             weight = bounded_exp(log_ratio(current, inputs.generation_logprobs.double()))
@@ -133,6 +135,30 @@ class PolicyLoss(Loss):
         if self.kl_output_clamp is not None:
             kl = kl.clamp(-self.kl_output_clamp, self.kl_output_clamp)
         return kl.to(inputs.logprobs.dtype)
+
+
+def within_support(inputs: LossInputs) -> LossInputs:
+    """The inputs without the tokens that a filter (top-k, top-p) excludes for the learner.
+
+    Generator and learner may disagree about which tokens a filter keeps. A token of probability 0
+    has no ratio; it is left out of the policy term, still counted in the totals. NaN stays, and
+    makes the loss NaN.
+    """
+    excluded = float("-inf")
+    keep = (inputs.logprobs != excluded) & (inputs.prev_logprobs != excluded)
+    if bool(keep.all()):
+        return inputs
+    return replace(
+        inputs,
+        logprobs=inputs.logprobs[keep],
+        prev_logprobs=inputs.prev_logprobs[keep],
+        generation_logprobs=inputs.generation_logprobs[keep],
+        advantages=inputs.advantages[keep],
+        weights=inputs.weights[keep],
+        trajectory=inputs.trajectory[keep],
+        ref_logprobs=None,
+        unfiltered_logprobs=None,
+    )
 
 
 @dataclass(kw_only=True, slots=True)

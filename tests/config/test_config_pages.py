@@ -143,7 +143,7 @@ def test_the_page_of_keys_has_a_row_for_every_key() -> None:
     for section in documented_sections():
         for key in section.keys:
             assert f"| `{key}` |" in page
-    assert "| `grpo.seed` | integer | at least 0 | `42` |" in page
+    assert "| `grpo.seed` | integer | at least 0 and below 9223372036854775808 | `42` |" in page
     assert "| `policy.precision` | `float32`, `bfloat16` |" in page
     assert "| `policy.model` | text |  | `???` |" in page
 
@@ -204,3 +204,14 @@ def test_recipes_are_listed_with_what_they_are(tmp_path: Path) -> None:
     assert recipes_text("quickstart").startswith("# SPDX")
     with pytest.raises(ConfigError, match="quickstart"):
         recipes_text("quickstrat")
+
+
+@pytest.mark.parametrize("name", ["../conf/run", str(conf_dir() / "run")])
+def test_a_recipe_name_stays_in_the_folders_of_recipes(name: str) -> None:
+    with pytest.raises(ConfigError, match="there is no recipe"):
+        recipes_text(name)
+
+
+def test_comparing_with_an_unknown_recipe_names_it() -> None:
+    with pytest.raises(ConfigError, match="there is no recipe nope"):
+        diff_text("quickstart", "nope")

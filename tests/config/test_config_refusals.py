@@ -185,7 +185,7 @@ OUT_OF_RANGE = [
     ("policy.optimizer.eps=0", "above 0"),
     ("policy.max_grad_norm=0", "above 0"),
     ("generation.top_p=1.5", "above 0 and at most 1"),
-    ("generation.temperature=0", "above 0"),
+    ("generation.temperature=0", "at least 0.001"),
 ]
 
 
@@ -350,3 +350,61 @@ def test_a_wrong_value_that_is_overridden_is_still_wrong(recipe: Recipe) -> None
 def test_a_rule_does_not_echo_a_value_that_is_wrong_by_itself() -> None:
     only_problem([QUICK, "policy.train_global_batch_size=-7"])
     only_problem([QUICK, "generation.max_new_tokens=65", "policy.max_total_sequence_length=x"])
+
+
+OUT_OF_BOUNDS = [
+    "num_threads=1025",
+    f"grpo.seed={2**63}",
+    "policy.optimizer.lr=1.5",
+    "generation.temperature=0.0009",
+    "generation.temperature=101",
+    "generation.val_temperature=101",
+]
+
+
+def test_values_that_no_run_can_use_are_out_of_range() -> None:
+    found = by_flag(OUT_OF_BOUNDS)
+    assert all(problem.what.count("must be") for problem in found.values())
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        "run_dir=''",
+        "generation.val_temperature=0.0009",
+        "generation.stop=[a,'']",
+    ],
+)
+def test_values_that_only_look_legal_are_refused(flag: str) -> None:
+    assert only_problem([QUICK, flag]).where == flag
+
+
+def test_the_ends_of_the_ranges_are_legal() -> None:
+    load([QUICK, "num_threads=1024", f"grpo.seed={2**63 - 1}", "policy.optimizer.lr=1"])
+    load([QUICK, "generation.temperature=0.001", "generation.val_temperature=0"])
+    load([QUICK, "generation.temperature=100", "generation.val_temperature=0.001"])
+
+
+def doubling(levels: int) -> str:
+    lines = ["a0: &a0 [x]"]
+    lines += [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "told"),
+    [
+        ("a:\n  " + "[" * 5000 + "]" * 5000 + "\n", 2, "deeper than 64"),
+        ("".join("  " * n + "a:\n" for n in range(2000)), 64, "deeper than 64"),
+        ("a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 99)), 64, "64"),
+        (doubling(50), 17, "more than 100000"),
+        ("a: [" + "x, " * 100_000 + "]\n", 1, "more than 100000"),
+        ("a: &a\n  b: [*a]\n", 1, "part of"),
+    ],
+)
+def test_a_recipe_that_would_exhaust_memory_is_a_problem(
+    recipe: Recipe, text: str, line: int, told: str
+) -> None:
+    problem = only_problem([recipe(text)])
+    assert problem.where == f"mine.yaml:{line}"
+    assert told in problem.what

@@ -10,6 +10,8 @@ from tests.config.config_problems import QUICK, only_problem, problems
 STOP = ("grpo.stop_at_validation_metric=validation/accuracy", "grpo.stop_at_validation_threshold=1")
 NO_METRIC = "checkpointing.metric=null"
 NO_VALIDATION = ("grpo.val_period=0", "grpo.val_at_start=false", "grpo.val_at_end=false")
+ONLY_AT_START = ("grpo.val_period=0", "grpo.val_at_start=true", "grpo.val_at_end=false")
+ONLY_AT_END = ("grpo.val_period=0", "grpo.val_at_start=false", "grpo.val_at_end=true")
 
 BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
     "batch_divides": [
@@ -73,13 +75,31 @@ BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
         ),
     ],
     "stop_is_validated": [
-        ((*STOP, *NO_VALIDATION, "checkpointing.metric=null"), "never validates")
+        ((*STOP, *NO_VALIDATION, NO_METRIC), "grpo.val_period=0"),
+        ((*STOP, *ONLY_AT_START, NO_METRIC), "grpo.val_period=0"),
+        ((*STOP, *ONLY_AT_END), "grpo.val_period=0"),
     ],
-    "checkpoint_metric_exists": [
+    "checkpoint_metric_is_logged": [
         (("checkpointing.metric=val:accuracy",), "did you mean validation/accuracy"),
         (("checkpointing.metric=validation/pass_k",), "val_num_generations_per_prompt"),
+        (("checkpointing.metric=train/kl_to_reference",), "loss.reference_policy_kl_penalty"),
+        (("checkpointing.metric=perf/speedup_over_sync",), "asynchronous schedules"),
+        (("checkpointing.metric=refit/probe_max_abs_diff",), "separate engines"),
     ],
-    "checkpoint_metric_is_validated": [(NO_VALIDATION, "never validates")],
+    "checkpoint_metric_is_validated": [
+        (NO_VALIDATION, "never validates"),
+        (ONLY_AT_START, "never validates what it saves"),
+        (("checkpointing.metric=validation/reward/format", *ONLY_AT_START), "what it saves"),
+    ],
+    "deadline_saves": [
+        (
+            (
+                "checkpointing.checkpoint_must_save_by=00:03:40:00",
+                "checkpointing.enabled=false",
+            ),
+            "checkpointing.enabled=false",
+        )
+    ],
     "duration_is_readable": [
         ((f"checkpointing.checkpoint_must_save_by='{text}'",), what)
         for text, what in [
@@ -136,6 +156,10 @@ def test_a_broken_rule_is_the_only_problem(flags: tuple[str, ...], what: str) ->
             "grpo.val_num_generations_per_prompt=4",
         ),
         ("checkpointing.metric=reward/format",),
+        ("checkpointing.metric=validation/reward/format",),
+        ("checkpointing.metric=train/kl_to_reference", "loss.reference_policy_kl_penalty=0.1"),
+        ONLY_AT_END,
+        ("checkpointing.enabled=false",),
         ("checkpointing.checkpoint_must_save_by=00:03:40:00",),
         ("checkpointing.checkpoint_must_save_by=10:00:00:00",),
         ("grpo.use_dynamic_sampling=true",),

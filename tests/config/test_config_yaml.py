@@ -33,7 +33,8 @@ def number(leaf: Leaf, whole: bool) -> st.SearchStrategy[Any]:
     low = leaf.bounds.get("ge", leaf.bounds.get("gt"))
     high = leaf.bounds.get("le", leaf.bounds.get("lt"))
     if whole:
-        return st.integers(int(low or 0) + ("gt" in leaf.bounds), 10**6)
+        most = min(int(high), 10**6) if high is not None else 10**6
+        return st.integers(int(low or 0) + ("gt" in leaf.bounds), most)
     return st.floats(
         low,
         high,

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import os
 import subprocess
 import sys
 from dataclasses import fields
@@ -39,6 +40,14 @@ def test_missing_file_names_near_ones(load, tmp_path):
         load("gsm8k_tset.jsonl")
     with pytest.raises(DataError, match="folder .*nowhere does not exist"):
         load("nowhere/rows.jsonl")
+
+
+def test_what_is_no_file_is_called_so(load, tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    for name in ("pipe.jsonl", "loop.jsonl", "/dev/null"):
+        with pytest.raises(DataError, match="is no regular file"):
+            load(name)
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl.gz", "rows.csv", "rows"])

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from rlrun.audit import audit
 
+from rlrun.audit import audit
 from rlrun.logs import read_metrics
 from rlrun.metrics import is_declared
 from rlrun.records import read_trained, read_validation

@@ -89,6 +89,54 @@ def test_a_signal_saves_after_the_step_and_the_run_goes_on(
     assert_equal_runs(run_dir, small_run)
 
 
+def test_a_signal_during_validation_saves_what_was_trained(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(
+        run_dir,
+        "checkpointing.save_period=100",
+        "grpo.val_period=1",
+        "grpo.max_val_samples=null",
+        "grpo.val_num_generations_per_prompt=4",
+    )
+    wait_for_step(run_dir, 1, process)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert process.returncode == 143
+    status = json.loads((run_dir / "status.json").read_text())
+    assert (run_dir / f"checkpoints/step_{status['step']:06d}/manifest.json").exists()
+
+
+def test_data_that_ends_without_signal_still_saves_and_validates(tmp_path: Path) -> None:
+    rewards = tmp_path / "rewards.py"
+    rewards.write_text(
+        "def some(response, answer, **row):\n"
+        "    return float(len(response) % 2) if int(answer) < 60 else 1.0\n"
+    )
+    rows = [{"problem": f"What is {n} + 1?", "answer": n + 1} for n in range(40, 80, 5)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("\n".join(json.dumps(row) for row in rows))
+    run_dir = tmp_path / "run"
+    done = rlrun(
+        "train",
+        *SMALL,
+        "env=python",
+        f"env.reward_function={rewards}:some",
+        f"data.train={{source: {data}, split: null, shuffle: false}}",
+        "grpo.use_dynamic_sampling=true",
+        "grpo.max_num_steps=null",
+        "checkpointing.save_period=100",
+        "checkpointing.metric=null",
+        f"run_dir={run_dir}",
+    )
+    assert done.code == 0, done.err
+    status = json.loads((run_dir / "status.json").read_text())
+    assert (status["state"], status["reason"]) == ("done", "data_end")
+    step = status["step"]
+    assert (run_dir / f"checkpoints/step_{step:06d}/manifest.json").exists()
+    assert (run_dir / f"validation/step_{step:06d}.jsonl").exists()
+    assert rlrun("audit", str(run_dir)).code == 0
+
+
 def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, "grpo.num_prompts_per_step=64", "grpo.num_generations_per_prompt=16")

@@ -36,6 +36,11 @@ def raises_base(response, answer):
     if response == "2": raise Stop("limit")
     return 1.0
 def interrupts(response, answer): raise KeyboardInterrupt
+def exits(response, answer): raise SystemExit(0)
+def cancels(response, answer): raise asyncio.CancelledError
+def closes(response, answer): raise GeneratorExit
+async def exits_later(response, answer): raise SystemExit(0)
+async def cancels_later(response, answer): raise asyncio.CancelledError
 def hangs(response, answer): time.sleep(60)
 async def hangs_async(response, answer): await asyncio.sleep(60)
 def times_out(response, answer): raise TimeoutError("upstream")
@@ -54,6 +59,8 @@ class Echo(Environment):
         if episode.response == "more": return EnvStep(messages=(GO_ON,))
         if episode.response == "boom": raise RuntimeError("no simulator")
         if episode.response == "base": raise Stop()
+        if episode.response == "exit": raise SystemExit(0)
+        if episode.response == "cancel": raise asyncio.CancelledError
         if episode.response == "hang": await asyncio.sleep(60)
         if episode.response == "both": return EnvStep(messages=({"role": "user"},), reward=1.0)
         if episode.response == "nan": return EnvStep(reward=float("nan"))
@@ -147,9 +154,45 @@ def test_exception_outside_exception_is_contained(code):
     assert second.failure.kind is FailureKind.REWARD_ERROR and "Stop" in second.failure.message
 
 
-def test_keyboard_interrupt_stops_the_run(code):
-    with pytest.raises(KeyboardInterrupt):
-        steps(env(reward_function=f"{code}:interrupts"), episode("1"))
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("interrupts", "KeyboardInterrupt"),
+        ("exits", "SystemExit"),
+        ("cancels", "CancelledError"),
+        ("closes", "GeneratorExit"),
+        ("exits_later", "SystemExit"),
+        ("cancels_later", "CancelledError"),
+    ],
+)
+def test_reward_function_cannot_stop_the_run(code, name, told):
+    (step,) = steps(env(reward_function=f"{code}:{name}"), episode("1"))
+    assert step.failure.kind is FailureKind.REWARD_ERROR and told in step.failure.message
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "response"),
+    [("reward_function", "hangs_async", "1"), ("environment", "Echo", "hang")],
+)
+def test_cancelled_step_is_cancelled(code, key, name, response):
+    async def main():
+        environment = env(**{key: f"{code}:{name}"}).start()
+        task = asyncio.create_task(environment.step(episode(response)))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    asyncio.run(main())
+
+
+def test_constructor_and_close_cannot_exit(code):
+    text = CODE.replace("self.closed = True", "raise SystemExit(0)")
+    code.write_text(text + "class Exits(Echo):\n    def __init__(self): raise SystemExit(0)\n")
+    with pytest.raises(EnvironmentDown, match="SystemExit"):
+        env(environment=f"{code}:Exits").start()
+    with pytest.raises(EnvironmentDown, match="SystemExit"):
+        steps(env(environment=f"{code}:Echo"), episode("end"))
 
 
 @pytest.mark.parametrize("name", ["hangs", "hangs_async"])
@@ -181,6 +224,8 @@ def test_user_environment_gets_its_options_and_answers(code):
     [
         ("boom", FailureKind.ENV_ERROR, "RuntimeError: no simulator"),
         ("base", FailureKind.ENV_ERROR, "Stop"),
+        ("exit", FailureKind.ENV_ERROR, "SystemExit"),
+        ("cancel", FailureKind.ENV_ERROR, "CancelledError"),
         ("hang", FailureKind.TIMEOUT, "0.3 s"),
         ("both", FailureKind.ENV_ERROR, "exactly one"),
         ("neither", FailureKind.ENV_ERROR, "exactly one"),
@@ -233,12 +278,18 @@ def test_options_without_an_environment_are_refused(code):
         ("broken.py:f", "SyntaxError"),
         ("raising.py:f", "ZeroDivisionError"),
         ("needs.py:f", "no_such_dependency"),
+        ("leaving.py:f", "SystemExit"),
+        ("leaving_by_name:f", "SystemExit"),
+        ("interrupting.py:f", "KeyboardInterrupt"),
     ],
 )
 def test_import_path_that_leads_nowhere_is_found_early(code, monkeypatch, path, told):
     (code.parent / "broken.py").write_text("def f(:\n")
     (code.parent / "raising.py").write_text("1 / 0\n")
     (code.parent / "needs.py").write_text("import no_such_dependency\n")
+    (code.parent / "leaving.py").write_text("raise SystemExit(0)\n")
+    (code.parent / "leaving_by_name.py").write_text("import sys\nsys.exit()\n")
+    (code.parent / "interrupting.py").write_text("raise KeyboardInterrupt\n")
     monkeypatch.chdir(code.parent)
     keys, text = problem(reward_function=path)
     assert keys == ("reward_function",)

@@ -2,13 +2,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from rlrun.metrics import is_declared
+import torch
 
 from rlrun.batch import Batch, collect_samples, with_advantages
-from rlrun.grpo.step_metrics import age_metrics, batch_metrics, reward_parts
+from rlrun.grpo.step_metrics import age_metrics, batch_metrics, speed_metrics
+from rlrun.metrics import METRICS, is_declared
 from rlrun.types import StopReason, TrajectoryGroup
 from tests.factories import config, group, prompt, trajectory
 
@@ -45,11 +48,10 @@ def test_failed_samples_do_not_lower_the_mean_reward() -> None:
 def test_parts_of_the_reward_are_means_over_the_samples_that_have_them() -> None:
     members = (
         trajectory(reward=1.0),
-        trajectory(reward=0.0, sample_index=1),
+        replace(trajectory(reward=0.0, sample_index=1), rewards={"correct": 0.0, "form": 0.5}),
     )
-    assert reward_parts(batch_of(TrajectoryGroup(prompt(), members)).samples) == {
-        "reward/correct": 0.5
-    }
+    metrics = metrics_of(batch_of(TrajectoryGroup(prompt(), members)))
+    assert (metrics["reward/correct"], metrics["reward/form"]) == (0.5, 0.5)
 
 
 def test_age_is_counted_in_steps_and_by_token() -> None:
@@ -67,6 +69,91 @@ def test_truncation_is_a_share_of_the_samples() -> None:
     assert metrics["train/truncated_fraction"] == 0.5
 
 
+def test_lengths_rewards_and_turns_have_their_extremes() -> None:
+    members = (
+        trajectory((8,), reward=0.25, turns=1),
+        trajectory((8,) * 5, before=(5,) * 7, reward=1.0, sample_index=1, turns=3),
+        trajectory((8,) * 9, reward=None, sample_index=2, turns=5),
+    )
+    metrics = metrics_of(batch_of(TrajectoryGroup(prompt(), members)))
+    expected = {
+        "rollout/turns": 9.0,
+        "rollout/turns_mean": 3.0,
+        "rollout/turns_max": 5.0,
+        "rollout/response_tokens_min": 1.0,
+        "rollout/response_tokens_max": 5.0,
+        "rollout/reward_min": 0.25,
+        "rollout/reward_max": 1.0,
+        "train/prompt_tokens_mean": 5.0,
+        "train/response_tokens_mean": 3.0,
+    }
+    assert {name: metrics[name] for name in expected} == expected
+
+
+def test_the_mean_advantage_is_that_of_the_trained_trajectories() -> None:
+    batch = batch_of(group([1.0, 0.0, None]))
+    uneven = [replace(s, advantage=a) for s, a in zip(batch.samples, (3.0, 1.0, 0.0), strict=True)]
+    metrics = metrics_of(replace(batch, samples=tuple(uneven)))
+    assert (metrics["train/advantage_mean"], metrics["train/advantage_std"]) == (2.0, 1.0)
+
+
+SECONDS = {"step": 4.0, "generate": 2.0, "logprobs": 0.5, "update": 1.0, "train": 1.75}
+
+
+def test_only_tokens_with_an_advantage_count_as_trained_per_second() -> None:
+    batch = batch_of(group([1.0, 0.0, None]), group([1.0, 1.0, 1.0], 1))
+    metrics = speed_metrics(batch, 12, SECONDS)
+    assert metrics["perf/trained_tokens_per_s"] == 4 / 4.0
+    assert metrics["perf/generated_tokens_per_s"] == 12 / 2.0
+    assert metrics["idle/generator_s/training"] == 1.75
+    skipped = {name: value for name, value in SECONDS.items() if name != "update"}
+    assert speed_metrics(batch, 10, skipped)["perf/trained_tokens_per_s"] == 0.0
+
+
+def peak_memory() -> float:
+    return speed_metrics(batch_of(group([1.0])), 10, SECONDS)["perf/peak_memory_gib"]
+
+
+def test_memory_is_the_largest_of_the_process_or_of_its_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
+    lines = Path("/proc/self/status").read_text().splitlines()
+    resident = next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 2**20
+    assert 0.9 * resident < peak_memory() < 100 * resident
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 3 * 2**30)
+    assert peak_memory() == 3.0
+
+
 def test_every_metric_is_declared() -> None:
     batch = batch_of(group([1.0, 0.0, None]))
-    assert all(is_declared(name) for name in metrics_of(batch) | age_metrics(batch))
+    metrics = metrics_of(batch) | age_metrics(batch) | speed_metrics(batch, 12, SECONDS)
+    assert all(is_declared(name) for name in metrics)
+
+
+def test_every_declared_metric_of_a_batch_is_there() -> None:
+    batch = batch_of(group([1.0, 0.0]))
+    logged = metrics_of(batch) | speed_metrics(batch, 12, SECONDS)
+    elsewhere = {
+        *("train/loss", "train/policy_loss", "train/kl_to_reference", "train/ratio_mean"),
+        *("train/ratio_clipped_fraction", "train/grad_norm", "train/lr", "train/skipped_update"),
+        *("rollout/failed_groups", "perf/checkpoint_s"),
+    }
+    declared = {
+        name
+        for name, metric in METRICS.items()
+        if name.startswith(("train/", "rollout/", "perf/", "idle/")) and not metric.only
+    }
+    assert declared - elsewhere == {name for name in logged if not name.startswith("reward/")}
+
+
+def test_groups_that_dynamic_sampling_dropped_count_in_what_the_policy_is_worth() -> None:
+    batch = batch_of(group([1.0, 0.0]))
+    entropies = [np.ones(len(s.prev_logprobs), np.float32) for s in batch.samples]
+    dropped = [group([1.0, 1.0], position) for position in (1, 2, 3)]
+    metrics = batch_metrics(batch, entropies, dropped)
+    assert metrics["train/reward_mean"] == 7 / 8
+    assert metrics["train/zero_variance_groups"] == 3
+    assert metrics["train/dropped_groups"] == 3

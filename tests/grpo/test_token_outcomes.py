@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
-from rlrun.scheduler.events import Outcome, TokenCategory
 
 from rlrun.batch import Batch, collect_samples, with_advantages
 from rlrun.grpo.token_outcomes import outcomes, token_categories
+from rlrun.scheduler.events import Outcome, TokenCategory
 from tests.factories import config, group
 
 CONFIG = config()

@@ -210,3 +210,37 @@ def test_a_restored_learner_goes_on_bit_for_bit(
     restored.update([samples[::-1]], step=2)
     after = parameters(restored)
     assert all(torch.equal(after[name], p) for name, p in parameters(learner).items())
+
+
+def test_a_minibatch_without_signal_is_not_stepped(
+    make_learner: MakeLearner, samples: list[Sample]
+) -> None:
+    learner = make_learner()
+    learner.update([samples], step=1)
+    before = parameters(learner)
+    dead = [replace(s, advantage=0.0) for s in samples]
+    assert learner.update([dead[:6], dead[6:]], step=2).keys() == {"train/lr"}
+    assert all(torch.equal(before[name], p) for name, p in parameters(learner).items())
+
+
+@pytest.mark.parametrize("filters", [(), ("generation.top_k=3",), ("generation.top_p=0.5",)])
+def test_the_reference_is_compared_without_filters(
+    make_learner: MakeLearner, samples: list[Sample], filters: tuple[str, ...]
+) -> None:
+    learner = make_learner(
+        "loss.reference_policy_kl_penalty=0.1", "policy.optimizer.lr=0", *filters
+    )
+    references = learner.ref_logprobs(samples)
+    assert references is not None
+    assert all(np.isfinite(one).all() for one in references)
+    # No advantage: what gradient there is comes from the penalty.
+    ready = [
+        replace(s, ref_logprobs=r, advantage=0.0) for s, r in zip(samples, references, strict=True)
+    ]
+    assert abs(learner.update([ready], step=1)["train/kl_to_reference"]) < 1e-6
+    with torch.no_grad():
+        for parameter in learner.model.parameters():
+            parameter.mul_(1.05)
+    metrics = learner.update([ready], step=2)
+    assert metrics["train/kl_to_reference"] > 1e-3
+    assert metrics["train/grad_norm"] > 1e-3

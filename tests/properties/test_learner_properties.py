@@ -150,5 +150,5 @@ def test_padding_side(learner: Learner, shapes: list[tuple[int, int]], seed: int
         torch.device("cpu"),
     )
     with torch.no_grad():
-        ours, theirs = learner.forward(padded_left(samples))[0], learner.forward(right)[0]
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+        ours, theirs = learner.forward(padded_left(samples)), learner.forward(right)
+    torch.testing.assert_close(ours.logprobs, theirs.logprobs, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the lines of a run directory that may be damaged: strict JSON objects of checked values."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import NoneType
+from typing import Any, NoReturn
+
+from rlrun.errors import StorageError
+
+_LARGEST = sys.float_info.max
+# Written integers stay below; sums of them still are floats.
+_LARGEST_INTEGER = 10**300
+_NUMBERS = {int, float, NoneType}
+
+
+def parse_object(where: str, line: bytes) -> dict[str, Any]:
+    """The object on a line.
+
+    Raises:
+        StorageError: The line is not UTF-8, not strict JSON or no object; says ``where``.
+    """
+    try:
+        values = _decoder.decode(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise StorageError(where, f"is no JSON: {error}") from error
+    if not isinstance(values, dict):
+        raise StorageError(where, "is no JSON object")
+    return values
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a text."""
+    return type(value) is str
+
+
+def is_integer(value: object) -> bool:
+    """Whether it is an integer, not a boolean, that fits into a float."""
+    return type(value) is int and abs(value) < _LARGEST_INTEGER
+
+
+def is_number(value: object) -> bool:
+    """Whether it is a finite number or null; a boolean is a number."""
+    if type(value) is float:
+        return abs(value) <= _LARGEST
+    return value is None or type(value) is bool or is_integer(value)
+
+
+def are_numbers(values: object) -> bool:
+    """Whether it is a list of finite numbers and nulls."""
+    return type(values) is list and _in_range(values, set(map(type, values)), _NUMBERS)
+
+
+def are_integers(values: object) -> bool:
+    """Whether it is a list of integers."""
+    return type(values) is list and _in_range(values, set(map(type, values)), {int})
+
+
+def is_shallow(value: object, levels: int = 64) -> bool:
+    """Whether lists and objects are nested in at most so many levels, so that it can be shown."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if not isinstance(value, list):
+        return True
+    return levels > 0 and all(is_shallow(item, levels - 1) for item in value)
+
+
+def _in_range(values: list[Any], kinds: set[type], allowed: set[type]) -> bool:
+    # No loop of Python runs over a list without null: there are five in each trained trajectory.
+    if not kinds <= allowed:
+        return False
+    given = [value for value in values if value is not None] if NoneType in kinds else values
+    return not given or (-_LARGEST <= min(given) and max(given) <= _LARGEST)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse)
