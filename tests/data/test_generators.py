@@ -6,6 +6,7 @@ import operator
 import pytest
 
 from rlrun.data.generators.addition import addition_pairs, question
+from rlrun.data.generators.addition_one_digit import one_digit_pairs
 from rlrun.errors import DataError
 
 OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul}
@@ -35,6 +36,26 @@ def test_addition_rows_are_right(load):
     ]
     assert [int(row.answer) for row in rows] == [a + b for a, b in addition_pairs("validation")]
     assert len({row.row_id for row in rows}) == 500
+
+
+def test_one_digit_addition_splits_every_pair_once():
+    train, validation = one_digit_pairs("train"), one_digit_pairs("validation")
+    assert (len(train), len(validation)) == (54, 27)
+    assert set(train) | set(validation) == {(a, b) for a in range(1, 10) for b in range(1, 10)}
+
+
+def test_one_digit_addition_order_never_changes():
+    digest = hashlib.sha256(repr(one_digit_pairs("validation")).encode()).hexdigest()
+    assert digest == "08a179b7afa85efc29a71a389e9669f3c8422d9e777c0f8e2f5406c90e418daa"
+
+
+def test_one_digit_addition_rows_are_right_and_no_term_is_the_answer(load):
+    for split in ("train", "validation"):
+        rows = load("generator:addition_one_digit", split=split).rows
+        for (a, b), row in zip(one_digit_pairs(split), rows, strict=True):
+            assert row.messages[0]["content"] == f"What is {a} + {b}?"
+            assert int(row.answer) == a + b
+            assert int(row.answer) not in (a, b)
 
 
 def test_calculator_rows_are_right_and_splits_disjoint(load):
