@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 EMBEDDED = {"rlrun:tiny": "tiny"}
 """Models that are part of the package, by name: their folders under assets/."""
 
+SMOLLM2_FOLDER = "models/smollm2-135m-instruct"
+MADE_BY = {
+    SMOLLM2_FOLDER: "Make it once with make smollm2, or outside of a checkout with "
+    "python -m rlrun.smollm2"
+}
+"""Folders that recipes name and a command makes: what to do where one is missing."""
+
 CONNECT_TIMEOUT_S = 5
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 NO_WEIGHTS = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
@@ -179,6 +186,8 @@ def _resolve(name: str, key: str, *, weights: bool) -> Path:
     folder = Path(name).expanduser()
     if name and folder.is_dir():
         return folder
+    if name in MADE_BY:
+        raise DataError(key, f"there is no folder {folder.absolute()}", MADE_BY[name])
     if folder.exists() or not HUB_NAME.fullmatch(name):
         raise DataError(
             key,

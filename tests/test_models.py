@@ -16,7 +16,7 @@ from huggingface_hub import constants
 
 from rlrun.config.schema import Policy
 from rlrun.errors import DataError
-from rlrun.models import eos_token_ids, load_tokenizer, resolve_model
+from rlrun.models import SMOLLM2_FOLDER, eos_token_ids, load_tokenizer, resolve_model
 from tests.factories import config
 
 
@@ -64,6 +64,17 @@ def test_a_name_that_cannot_be_right_is_refused(name: str, message: str) -> None
         resolve_model(name)
     assert caught.value.exit_code == 3
     assert str(caught.value).startswith("policy.model: ")
+
+
+def test_a_folder_that_a_command_makes_is_never_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match="make smollm2") as caught:
+        resolve_model(SMOLLM2_FOLDER)
+    assert str(tmp_path / SMOLLM2_FOLDER) in caught.value.what
+    with pytest.raises(DataError, match="make smollm2"):
+        load_tokenizer(policy(SMOLLM2_FOLDER))
 
 
 def test_a_file_is_no_model(tmp_path: Path) -> None:
