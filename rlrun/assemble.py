@@ -29,6 +29,7 @@ from rlrun.grpo.trainer import Parts, Trainer
 from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import Device, Environment, Generator
 from rlrun.learner.learner import Learner
+from rlrun.learner.model import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.prepare import Preparation
 from rlrun.prompts import PromptStream, validation_prompts
@@ -164,6 +165,9 @@ class _Run:
         generator: Generator | None = None
         try:
             learner = make_learner(self.config)
+            notice = precision_notice(self.config.policy.precision, learner.device)
+            if notice is not None:
+                self.console.notice(notice)
             generator = self.config.generation.start(
                 learner.model, inputs.renderer, self.config.policy.precision
             )

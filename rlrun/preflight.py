@@ -213,6 +213,7 @@ def _model(config: RunConfig) -> list[CheckLine]:
     from transformers import AutoModelForCausalLM
 
     from rlrun.learner.lora import adapter_size
+    from rlrun.learner.model import precision_notice
 
     model_config = read_model_config(config.policy.model)
     try:
@@ -231,14 +232,23 @@ def _model(config: RunConfig) -> list[CheckLine]:
         needed = parameters * BYTES_PER_PARAMETER / 4 + adapters * BYTES_PER_PARAMETER
         detail += f"; {adapters:,} more are trained as adapters, these are frozen"
     lines = [CheckLine("model", Verdict.PASS, detail)]
+    notice = precision_notice(config.policy.precision, torch.device(_device(config)))
+    if notice is not None:
+        lines.append(CheckLine("note", Verdict.PASS, notice))
     lines.append(_memory(config, needed))
     return lines
+
+
+def _device(config: RunConfig) -> str:
+    import torch
+
+    return "cuda" if config.cluster.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _memory(config: RunConfig, needed: float) -> CheckLine:
     import torch
 
-    if config.cluster.device != "cpu" and torch.cuda.is_available():
+    if _device(config) == "cuda":
         total = torch.cuda.get_device_properties(0).total_memory
         place = "GPU"
     else:
