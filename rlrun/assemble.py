@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from transformers.utils.logging import disable_progress_bar
 
@@ -315,11 +317,14 @@ class _Run:
 
 
 def set_up_torch(config: RunConfig) -> None:
-    """Threads, seed and determinism of this process; one progress bar is enough."""
+    """Threads, seeds and determinism of this process; one progress bar is enough."""
     disable_progress_bar()
     if config.num_threads is not None:
         torch.set_num_threads(config.num_threads)
     torch.manual_seed(config.grpo.seed)
+    # Rewards and environments of users may draw from these.
+    random.seed(config.grpo.seed)
+    np.random.seed(config.grpo.seed % 2**32)
     # On a GPU some operations (a cumulative sum in top-p sampling) have no deterministic form; the
     # promise of equal bits is for CPUs, so there torch warns instead of refusing.
     on_gpu = config.cluster.device is not Device.CPU and torch.cuda.is_available()
