@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the collector tells the scheduler about groups that finish, fail or are lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from rlrun.collector import Collector
+from rlrun.errors import GenerationError
+from rlrun.interfaces import Environment, Episode, Generator
+from rlrun.prompts import PromptStream
+from rlrun.renderer import Renderer
+from rlrun.rollout import Rollout, RolloutSettings
+from rlrun.scheduler.decisions import Admit
+from rlrun.scheduler.events import EnginesLost, Event, GroupFailed, GroupFinished, Verdict
+from rlrun.types import (
+    Completion,
+    EnvStep,
+    Failure,
+    FailureKind,
+    GenerationRequest,
+    Row,
+    Sampling,
+    StopReason,
+    VersionSpan,
+)
+from tests.factories import config
+
+Score = Callable[[int, int], float | None]
+"""Reward by position and sample; None for a failure."""
+
+
+class Counting(Generator):
+    """Answers every request with two tokens; fails where it is told to."""
+
+    def __init__(self, lockstep: bool, broken: Sequence[int] = ()) -> None:
+        self.lockstep, self.broken = lockstep, broken
+        self.calls: list[list[GenerationRequest]] = []
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        self.calls.append(list(requests))
+        if len(self.calls) - 1 in self.broken:
+            raise GenerationError("engine", f"call {len(self.calls) - 1} ran out of memory")
+        spans = (VersionSpan(5, 0, 2),)
+        return [Completion((7, 2), (-0.5, -0.1), StopReason.STOP, spans) for _ in requests]
+
+    async def refit(self, version: int) -> None:
+        raise AssertionError("not used here")
+
+    async def close(self) -> None:
+        pass
+
+
+class Scoring(Environment):
+    def __init__(self, score: Score) -> None:
+        self.score = score
+
+    async def step(self, episode: Episode) -> EnvStep:
+        # Those admitted first end last, so that the order of events is not that of endings.
+        await asyncio.sleep(0.002 * (9 - episode.prompt.position))
+        reward = self.score(episode.prompt.position, episode.sample_index)
+        if reward is None:
+            message = f"sample {episode.sample_index} of {episode.prompt.position}"
+            return EnvStep(failure=Failure(FailureKind.ENV_DOWN, message))
+        return EnvStep(reward=reward)
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Renderer:
+    return Renderer.load(config().policy)
+
+
+@pytest.fixture(scope="module")
+def stream(renderer: Renderer) -> PromptStream:
+    rows = [
+        Row(f"rows:{n}", ({"role": "user", "content": f"What is {n} + 1?"},), str(n + 1), {}, "")
+        for n in range(10)
+    ]
+    return PromptStream(rows, renderer.prompt_ids, checksum="", seed=0, epochs=None, shuffle=False)
+
+
+def collector(
+    renderer: Renderer,
+    stream: PromptStream,
+    score: Score,
+    *,
+    samples: int = 4,
+    drop: bool = False,
+    generator: Counting | None = None,
+) -> Collector:
+    settings = RolloutSettings(Sampling(1.0), 8, 64, 1, None, seed=1)
+    rollout = Rollout(generator or Counting(True), Scoring(score), renderer, settings)
+    return Collector(rollout, stream, num_samples=samples, drop_without_signal=drop)
+
+
+def run(one: Collector, *positions: int, attempt: int = 0) -> list[Event]:
+    return asyncio.run(one.run([Admit(position, attempt) for position in positions]))
+
+
+def mixed(position: int, sample: int) -> float | None:
+    return float(sample % 2)
+
+
+def test_finished_groups_are_reported_in_the_order_of_admission_and_handed_out_once(
+    renderer: Renderer, stream: PromptStream
+) -> None:
+    one = collector(renderer, stream, mixed)
+    events = run(one, 3, 0, 7)
+    assert events == [
+        GroupFinished(position, 0, oldest_version=5, tokens=8, verdict=Verdict.KEEP)
+        for position in (3, 0, 7)
+    ]
+    assert [group.prompt.position for group in one.take([0, 3])] == [0, 3]
+    assert list(one.finished) == [7]
+    with pytest.raises(KeyError):
+        one.take([0])
+
+
+def test_a_lockstep_generator_gets_one_ordered_batch_and_any_other_a_call_per_group(
+    renderer: Renderer, stream: PromptStream
+) -> None:
+    together, apart = Counting(lockstep=True), Counting(lockstep=False)
+    run(collector(renderer, stream, mixed, generator=together), 0, 1, 2)
+    run(collector(renderer, stream, mixed, generator=apart), 0, 1, 2)
+    assert [len(call) for call in together.calls] == [12]
+    assert [len(call) for call in apart.calls] == [4, 4, 4]
+    assert together.calls[0] == [request for call in apart.calls for request in call]
+
+
+def test_another_attempt_samples_anew(renderer: Renderer, stream: PromptStream) -> None:
+    generator = Counting(lockstep=True)
+    one = collector(renderer, stream, mixed, generator=generator)
+    run(one, 0)
+    run(one, 0, attempt=1)
+    run(one, 0)
+    seeds = [[request.seed for request in call] for call in generator.calls]
+    assert seeds[0] == seeds[2]
+    assert not set(seeds[0]) & set(seeds[1])
+
+
+def failing(*failed: int) -> Score:
+    """Rewards of which these samples have none."""
+    return lambda position, sample: None if sample in failed else mixed(position, sample)
+
+
+def test_a_group_with_two_scored_samples_is_kept_with_its_failures(
+    renderer: Renderer, stream: PromptStream
+) -> None:
+    one = collector(renderer, stream, failing(0, 3))
+    (event,) = run(one, 0)
+    assert isinstance(event, GroupFinished) and event.verdict is Verdict.KEEP
+    (group,) = one.take([0])
+    assert [t.reward for t in group.trajectories] == [None, 1.0, 0.0, None]
+
+
+def test_a_group_with_one_scored_sample_has_failed_with_the_first_error(
+    renderer: Renderer, stream: PromptStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = collector(renderer, stream, failing(1, 2, 3))
+    assert run(one, 6) == [GroupFailed(6, 0, "env_down: sample 1 of 6", tokens=8)]
+    assert one.finished == {}
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "prompt rows:6: 3 of 4 samples failed, the first by env_down: sample 1 of 6"
+    )
+
+
+@pytest.mark.parametrize(("failed", "kind"), [((), GroupFinished), ((0,), GroupFailed)])
+def test_a_group_of_one_needs_its_one_sample(
+    renderer: Renderer, stream: PromptStream, failed: tuple[int, ...], kind: type[Event]
+) -> None:
+    (event,) = run(collector(renderer, stream, failing(*failed), samples=1), 0)
+    assert isinstance(event, kind)
+
+
+def test_an_engine_error_loses_the_groups_of_its_call_without_blaming_their_prompts(
+    renderer: Renderer, stream: PromptStream
+) -> None:
+    together = collector(renderer, stream, mixed, generator=Counting(True, broken=[0]))
+    error = "engine: call 0 ran out of memory."
+    assert run(together, 2, 4) == [EnginesLost((2, 4), error)]
+    assert together.finished == {}
+
+
+def test_an_engine_error_of_one_call_leaves_the_other_groups_alone(
+    renderer: Renderer, stream: PromptStream
+) -> None:
+    one = collector(renderer, stream, mixed, generator=Counting(False, broken=[1]))
+    first, second, third = run(one, 2, 4, 6)
+    assert second == EnginesLost((4,), "engine: call 1 ran out of memory.")
+    assert isinstance(first, GroupFinished) and isinstance(third, GroupFinished)
+    assert sorted(one.finished) == [2, 6]
+
+
+def test_what_is_no_engine_error_is_not_taken_for_one(
+    renderer: Renderer, stream: PromptStream
+) -> None:
+    with pytest.raises(IndexError):
+        run(collector(renderer, stream, mixed), -1)
+
+
+# --- dynamic sampling -----------------------------------------------------------------------------
+
+
+def constant(position: int, sample: int) -> float | None:
+    return 0.5
+
+
+@pytest.mark.parametrize(
+    ("score", "verdict"),
+    [
+        (mixed, Verdict.KEEP),
+        (constant, Verdict.NO_SIGNAL),
+        (failing(0, 2), Verdict.NO_SIGNAL),
+        (failing(0, 3), Verdict.KEEP),
+    ],
+)
+def test_dynamic_sampling_drops_groups_whose_scored_samples_are_all_alike(
+    renderer: Renderer, stream: PromptStream, score: Score, verdict: Verdict
+) -> None:
+    one = collector(renderer, stream, score, drop=True)
+    (event,) = run(one, 0)
+    assert isinstance(event, GroupFinished)
+    assert event.verdict is verdict
+    assert event.tokens == 8
+    assert (0 in one.finished) == (verdict is Verdict.KEEP)
+
+
+def test_without_dynamic_sampling_groups_that_are_all_alike_are_kept(
+    renderer: Renderer, stream: PromptStream
+) -> None:
+    one = collector(renderer, stream, constant)
+    (event,) = run(one, 0)
+    assert isinstance(event, GroupFinished) and event.verdict is Verdict.KEEP
+    assert 0 in one.finished

@@ -1,0 +1,253 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Preflight: what passes, what fails, what cannot be told, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import save_file
+
+from rlrun import preflight as preflight_module
+from rlrun.config import load
+from rlrun.preflight import CheckLine, Verdict, preflight, render
+
+MODEL = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 280,
+    "hidden_size": 65536,
+    "intermediate_size": 262144,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 4096,
+}
+"""About four trillion parameters: more than any machine's memory."""
+
+
+def lines(*overrides: str) -> list[CheckLine]:
+    return preflight(load(["+recipe=quickstart", *overrides]))
+
+
+def found(name: str, *overrides: str) -> CheckLine:
+    """The one line of that name."""
+    (line,) = [line for line in lines(*overrides) if line.name == name]
+    return line
+
+
+def write_model(folder: Path, config: str) -> None:
+    """A model's folder whose weights hold nothing."""
+    (folder / "config.json").write_text(config)
+    save_file({}, folder / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def quickstart() -> list[CheckLine]:
+    return lines()
+
+
+def test_the_quickstart_passes_in_every_part(quickstart: list[CheckLine]) -> None:
+    assert [line.name for line in quickstart] == [
+        "configuration",
+        "run directory",
+        "tokenizer and data",
+        "plan",
+        "plan",
+        "sample",
+        "environment",
+        "model",
+        "memory",
+    ]
+    assert all(line.verdict is Verdict.PASS for line in quickstart)
+    assert not any(line.refused(strict=True) for line in quickstart)
+
+
+def test_the_sample_is_a_real_prompt_as_the_model_reads_it(quickstart: list[CheckLine]) -> None:
+    (sample,) = [line for line in quickstart if line.name == "sample"]
+    assert sample.detail.endswith("?<|im_end|>\n<|im_start|>assistant\n")
+    assert "generator:addition/train:" in sample.detail
+
+
+def test_lines_are_json_and_text(quickstart: list[CheckLine]) -> None:
+    fields = json.loads(json.dumps([line.to_json() for line in quickstart]))
+    assert {frozenset(line) for line in fields} == {
+        frozenset({"name", "verdict", "detail", "remedy", "exit_code"})
+    }
+    text = render([CheckLine("disk", Verdict.FAIL, "it is full", "Delete something", 7)])
+    assert text == "fail       disk: it is full\n           -> Delete something"
+
+
+# --- what fails -----------------------------------------------------------------------------------
+
+
+def test_a_run_directory_that_holds_a_run_fails(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").touch()
+    line = found("run directory", f"run_dir={tmp_path}")
+    assert (line.verdict, line.exit_code) == (Verdict.FAIL, 7)
+    assert "rlrun resume" in line.remedy
+
+
+def test_a_run_directory_below_a_file_fails(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    line = found("run directory", f"run_dir={tmp_path / 'file' / 'run'}")
+    assert (line.verdict, line.exit_code) == (Verdict.FAIL, 7)
+
+
+def test_data_that_cannot_be_read_fails_and_the_rest_is_still_looked_at(tmp_path: Path) -> None:
+    source = tmp_path / "gone.jsonl"
+    result = lines("data.train.split=null", f"data.train.source={source}")
+    assert [line.name for line in result if line.refused(strict=False)] == ["tokenizer and data"]
+    (failed,) = [line for line in result if line.verdict is Verdict.FAIL]
+    assert str(source) in failed.detail
+    assert failed.exit_code == 3
+    assert {"model", "memory"} <= {line.name for line in result}
+
+
+def test_a_trajectory_may_be_as_long_as_the_context_and_no_longer() -> None:
+    assert not any(line.refused(True) for line in lines("policy.max_total_sequence_length=2048"))
+    failed = [
+        line
+        for line in lines("policy.max_total_sequence_length=2049")
+        if line.verdict is Verdict.FAIL
+    ]
+    assert [line.exit_code for line in failed] == [2]
+    assert "2049" in failed[0].detail and "2048" in failed[0].remedy
+
+
+def test_a_model_without_its_weights_fails(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(MODEL))
+    tokenizer = "policy.tokenizer=rlrun:tiny"
+    line = found("model", f"policy.model={tmp_path}", tokenizer)
+    assert (line.verdict, line.exit_code) == (Verdict.FAIL, 3)
+    assert "weights" in line.detail
+
+
+def test_a_model_that_does_not_fit_fails_without_being_loaded(tmp_path: Path) -> None:
+    write_model(tmp_path, json.dumps(MODEL))
+    result = lines(f"policy.model={tmp_path}", "policy.tokenizer=rlrun:tiny")
+    (memory,) = [line for line in result if line.name == "memory"]
+    assert (memory.verdict, memory.exit_code) == (Verdict.FAIL, 2)
+    assert "GiB" in memory.detail and memory.remedy
+    assert all(line.verdict is Verdict.PASS for line in result if line is not memory)
+
+
+def test_the_reference_model_counts_for_memory(tmp_path: Path) -> None:
+    write_model(tmp_path, json.dumps(MODEL))
+    policy = (f"policy.model={tmp_path}", "policy.tokenizer=rlrun:tiny")
+    without = found("memory", *policy)
+    with_reference = found("memory", *policy, "loss.reference_policy_kl_penalty=0.1")
+    assert needed_gib(with_reference) == pytest.approx(1.25 * needed_gib(without), rel=1e-3)
+
+
+def needed_gib(line: CheckLine) -> float:
+    return float(line.detail.partition(" need ")[2].partition(" GiB")[0])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"model_type": "nonsense"}', "nonsense"),
+        ("{}", "model_type"),
+        ("not json", "config.json"),
+        ('{"model_type": "vit"}', "ViT"),
+    ],
+)
+def test_a_model_that_transformers_does_not_know_fails(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    write_model(tmp_path, text)
+    result = lines(f"policy.model={tmp_path}", "policy.tokenizer=rlrun:tiny")
+    (model,) = [line for line in result if line.name == "model"]
+    assert (model.verdict, model.exit_code) == (Verdict.FAIL, 3)
+    assert said in model.detail and str(tmp_path) in model.detail
+
+
+# --- rewards --------------------------------------------------------------------------------------
+
+FUNCTIONS = """
+import time
+
+def always_one(response, answer):
+    return 1.0
+
+def broken(response, answer):
+    return {"reward": None}
+
+def slow(response, answer):
+    time.sleep(0.5)
+    return 1.0
+"""
+
+DIALOGUE = """
+from rlrun.interfaces import Environment
+from rlrun.types import EnvStep
+
+class Dialogue(Environment):
+    async def step(self, episode):
+        return EnvStep(messages=({"role": "user", "content": "Go on."},))
+
+    async def close(self):
+        pass
+
+class Raises(Dialogue):
+    async def step(self, episode):
+        raise OSError("no route to the judge")
+"""
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "functions.py").write_text(FUNCTIONS)
+    (folder / "dialogue.py").write_text(DIALOGUE)
+    return folder
+
+
+def rewards(code: Path, key: str, name: str, *overrides: str) -> CheckLine:
+    file = "functions.py" if key == "reward_function" else "dialogue.py"
+    return found("environment", "env=python", f"env.{key}={code / file}:{name}", *overrides)
+
+
+def test_a_reward_that_does_not_tell_right_from_wrong_is_unverified(code: Path) -> None:
+    line = rewards(code, "reward_function", "always_one")
+    assert line.verdict is Verdict.UNVERIFIED
+    assert not line.refused(strict=False)
+    assert line.refused(strict=True)
+
+
+def test_an_environment_that_goes_on_is_unverified(code: Path) -> None:
+    line = rewards(code, "environment", "Dialogue")
+    assert line.verdict is Verdict.UNVERIFIED
+    assert "another turn" in line.detail
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "said"),
+    [
+        ("reward_function", "broken", "None"),
+        ("environment", "Raises", "no route to the judge"),
+    ],
+)
+def test_a_reward_that_cannot_be_computed_fails_with_the_original_error(
+    code: Path, key: str, name: str, said: str
+) -> None:
+    line = rewards(code, key, name)
+    assert (line.verdict, line.exit_code) == (Verdict.FAIL, 4)
+    assert said in line.detail
+
+
+def test_a_reward_that_takes_too_long_fails(code: Path) -> None:
+    line = rewards(code, "reward_function", "slow", "env.timeout_s=0.1")
+    assert (line.verdict, line.exit_code) == (Verdict.FAIL, 4)
+    assert "0.1 s" in line.detail
+
+
+def test_an_environment_that_never_answers_fails_in_the_end(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight_module, "ENV_TIMEOUT_S", 0.1)
+    line = rewards(code, "reward_function", "slow")
+    assert (line.verdict, line.exit_code) == (Verdict.FAIL, 4)
+    assert "no answer within 0.1 s" in line.detail
