@@ -279,12 +279,20 @@ def _out(text: str) -> None:
     typer.echo(text)
 
 
+def command_names() -> list[str]:
+    """Every command, as it is typed."""
+    return [
+        info.name or info.callback.__name__
+        for info in app.registered_commands
+        if info.callback is not None
+    ]
+
+
 def _misuse(error: TyperException) -> str:
     """The message about a command line that cannot be read."""
     if len(sys.argv) == 1:
         return error.format_message()
-    names = [info.callback.__name__ for info in app.registered_commands if info.callback]
-    command = " ".join(["rlrun", *(name for name in sys.argv[1:2] if name in names)])
+    command = " ".join(["rlrun", *(name for name in sys.argv[1:2] if name in command_names())])
     what = error.format_message().rstrip(".")
     return f"error: {command}: {what}. {command} --help says what it takes."
 
