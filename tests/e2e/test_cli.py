@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.cli import app
+from rlrun.cli import command_names
 from rlrun.records import read_trained, read_validation
 from tests.conftest import environment, rlrun
 from tests.e2e.forked import forked
+from tests.factories import ROOT
 
-COMMANDS = sorted(info.callback.__name__ for info in app.registered_commands if info.callback)
+COMMANDS = command_names()
 BAD = ("+recipe=quickstart", "grpo.num_prompts=3", "++loss.clipp=2", "policy.max_grad_norm=abc")
 
 
@@ -119,6 +120,7 @@ def test_the_same_mistake_is_the_same_error_in_every_command(command: str) -> No
         (("nonsense",), 2, "nonsense"),
         (("train", "--fast"), 2, "rlrun train --help"),
         (("resume",), 2, "rlrun resume --help"),
+        (("eval",), 2, "rlrun eval --help"),
         (("view", "gone", "--step", "one"), 2, "--step"),
         (("score", "gone.jsonl"), 3, "gone.jsonl"),
         (("resume", "gone"), 7, "gone"),
@@ -191,7 +193,8 @@ def test_diff_shows_what_differs_and_nothing_else() -> None:
 
 def test_recipes_lists_every_recipe_and_shows_one() -> None:
     listed = forked("recipes").out.splitlines()
-    assert [line.split()[0] for line in listed] == ["recipe", "quickstart"]
+    recipes = sorted(path.stem for path in (ROOT / "recipes").glob("*.yaml"))
+    assert [line.split()[0] for line in listed] == ["recipe", *recipes]
     shown = forked("recipes", "quickstart").out
     assert "grpo:" in shown and "num_prompts_per_step: 16" in shown
 
@@ -223,13 +226,12 @@ def test_check_names_all_that_fails_and_ends_with_the_first_ones_code(tmp_path: 
         "+recipe=quickstart",
         "data.train.split=null",
         f"data.train.source={rows}",
-        "policy.max_total_sequence_length=4096",
-        "policy.train_micro_batch_tokens=4096",
+        f"run_dir={rows / 'run'}",
     )
-    assert (done.code, done.err) == (3, "")
+    assert (done.code, done.err) == (7, "")
     failed = [line for line in done.out.splitlines() if line.startswith("fail")]
+    assert [line.split(": ")[0].split()[1] for line in failed] == ["run", "tokenizer"]
     assert f"{rows}:2" in done.out
-    assert len(failed) == 2 and "context" in failed[1]
 
 
 # --- score ----------------------------------------------------------------------------------------
