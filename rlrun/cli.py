@@ -16,7 +16,7 @@ from rlrun.errors import ConfigError, RlrunError, StorageError
 
 app = typer.Typer(
     name="rlrun",
-    help="Post-train language models by GRPO, from a laptop CPU to a GPU cluster.",
+    help="Post-train language models by GRPO, on a laptop CPU or a GPU.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
 
@@ -126,7 +127,6 @@ def test_the_schema_takes_what_load_takes(right: Any) -> None:
 
 
 def test_the_schema_with_a_real_validator() -> None:
-    jsonschema = pytest.importorskip("jsonschema")
     jsonschema.Draft202012Validator.check_schema(schema_json())
     run = yaml.safe_load(load([QUICK]).yaml())
     jsonschema.Draft202012Validator(schema_json()).validate(run)
