@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-quickstart: setup  ## train the embedded model on two-digit addition, about 15 s on two cores
+quickstart: setup  ## train the embedded model on two-digit addition, about half a minute on two cores
 	$(BIN)/rlrun train +recipe=quickstart
 
 smollm2: $(SMOLLM2)/config.json  ## the pretrained model of +recipe=smollm2_135m: 98 MB, then 270 MB

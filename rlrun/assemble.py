@@ -29,7 +29,7 @@ from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.saving import Saver, read_state, restore_randomness
 from rlrun.grpo.trainer import Parts, Trainer
 from rlrun.inputs import Inputs, read_inputs
-from rlrun.interfaces import Device, Environment, Generator
+from rlrun.interfaces import Device, Environment, Generator, GeneratorInputs
 from rlrun.learner.learner import Learner
 from rlrun.learner.model import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
@@ -170,8 +170,16 @@ class _Run:
             notice = precision_notice(self.config.policy.precision, learner.device)
             if notice is not None:
                 self.console.notice(notice)
-            generator = self.config.generation.start(
-                learner.model, inputs.renderer, self.config.policy.precision
+            generator = await self.config.generation.start(
+                GeneratorInputs(
+                    model=learner.model,
+                    weights=learner.weights,
+                    policy=self.config.policy,
+                    renderer=inputs.renderer,
+                    concurrent=False,
+                    ordered=True,
+                    folder=self.run_dir.root,
+                )
             )
             await self._train(inputs, learner, generator, environment, checkpoint)
         finally:

@@ -23,7 +23,8 @@ from rlrun.derived import longest_prompt, rollout_settings, sampling_of
 from rlrun.errors import ConfigError, EnvironmentDown, Problem, StorageError
 from rlrun.evaluate import Evaluation, Evaluator, accuracy_of
 from rlrun.inputs import read_rows
-from rlrun.interfaces import Generator
+from rlrun.interfaces import Generator, GeneratorInputs
+from rlrun.learner.model import saved_tensors
 from rlrun.pass_at_k import METHOD, PassAtK, estimates
 from rlrun.prompts import ValidationPrompts, validation_prompts
 from rlrun.records import validation_line, write_lines
@@ -141,8 +142,20 @@ async def _run(
     environment = config.env.start()
     generator: Generator | None = None
     try:
-        model, _ = policy.load(device_of(config))
-        generator = config.generation.start(model, renderer, config.policy.precision)
+        model, adapter = policy.load(device_of(config))
+        if adapter is not None:
+            adapter.merge()
+        generator = await config.generation.start(
+            GeneratorInputs(
+                model=model,
+                weights=lambda: iter(saved_tensors(model).items()),
+                policy=config.policy,
+                renderer=renderer,
+                concurrent=False,
+                ordered=True,
+                folder=None,
+            )
+        )
         await generator.refit(policy.step)
         settings = rollout_settings(config, training=False)
         rollout = Rollout(generator, environment, renderer, settings)

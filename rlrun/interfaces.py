@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from rlrun.types import Completion, EnvStep, GenerationRequest, Message, Prompt, Row, StopReason
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from rlrun.config.schema import Policy
     from rlrun.grpo.trainer import Trainer
     from rlrun.renderer import Renderer
 
@@ -174,14 +176,42 @@ class Generation(Checked, ABC):
             yield ("stop",), "stop holds an empty text", "Take it out; [] is for none"
 
     @abstractmethod
-    def start(self, model: PreTrainedModel, renderer: Renderer, precision: Precision) -> Generator:
-        """The live generator.
+    async def start(self, inputs: GeneratorInputs) -> Generator:
+        """The live generator, ready for requests once it has had its first refit.
 
-        Args:
-            model: The learner's network, on its device.
-            renderer: Knows the tokens that end a completion.
-            precision: Arithmetic of the learner's forward pass.
+        Raises:
+            GenerationError: The engine does not start; the text is the engine's own root cause.
         """
+
+
+Weights = Callable[[], "Iterator[tuple[str, Tensor]]"]
+"""Reads the learner's present weights: name and whole tensor of every parameter and buffer that is
+saved with the model, under the names that transformers gives them in a checkpoint; adapters merged,
+tied tensors once. The tensors may be the learner's own: to be copied before it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratorInputs:
+    """What a generator is started with.
+
+    Attributes:
+        model: The learner's network, on its device.
+        weights: Its weights as they are when called; what a refit transfers.
+        policy: Names the model and its limits.
+        renderer: Knows the tokens that end a completion.
+        concurrent: The learner changes its weights while the generator samples, which therefore
+            needs weights of its own.
+        ordered: What is sampled must not depend on timing: requests of one call make one batch.
+        folder: Where logs of child processes go; None for a temporary folder.
+    """
+
+    model: PreTrainedModel
+    weights: Weights
+    policy: Policy
+    renderer: Renderer
+    concurrent: bool
+    ordered: bool
+    folder: Path | None
 
 
 class Generator(ABC):
@@ -200,8 +230,23 @@ class Generator(ABC):
         """
 
     @abstractmethod
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """Log-probs of every token but the first under the present weights, at temperature 1.
+
+        Raises:
+            GenerationError: The engine failed, or the sequence does not fit the model.
+        """
+
+    @abstractmethod
     async def refit(self, version: int) -> None:
-        """Makes the learner's present weights those that the next token is sampled from."""
+        """Makes the learner's present weights those that the next token is sampled from.
+
+        Running requests go on with the new weights; their completions say which token came from
+        which version.
+
+        Raises:
+            GenerationError: The weights did not arrive.
+        """
 
     @abstractmethod
     async def close(self) -> None:

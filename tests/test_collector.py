@@ -47,6 +47,9 @@ class Counting(Generator):
         spans = (VersionSpan(5, 0, 2),)
         return [Completion((7, 2), (-0.5, -0.1), StopReason.STOP, spans) for _ in requests]
 
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        raise AssertionError("not used here")
+
     async def refit(self, version: int) -> None:
         raise AssertionError("not used here")
 

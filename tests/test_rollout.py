@@ -51,6 +51,9 @@ class Scripted(Generator):
         spans = (VersionSpan(3, 0, len(ids)),) if ids else ()
         return Completion(tuple(ids), (-0.5,) * len(ids), reason, spans)
 
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        raise AssertionError("not used here")
+
     async def refit(self, version: int) -> None:
         raise AssertionError("not used here")
 

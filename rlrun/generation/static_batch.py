@@ -137,6 +137,18 @@ class StaticBatchSampler:
                 self._answer(rows[start : start + size], cancelled)
         return [] if cancelled.is_set() else [row.completion(version) for row in rows]
 
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        """Log-probs of every token but the first, at temperature 1.
+
+        Raises:
+            GenerationError: The sequence does not fit the model.
+        """
+        self._check(GenerationRequest(tuple(token_ids[:-1]), 1, 0, Sampling(1.0)))
+        tokens = torch.tensor(token_ids, device=self._model.device)
+        with self._evaluation():
+            logits = self._model(input_ids=tokens[None, :-1], use_cache=False).logits[0]
+        return token_logprobs(process_logits(logits, Sampling(1.0)), tokens[1:]).tolist()
+
     def _check(self, request: GenerationRequest) -> None:
         length = len(request.token_ids)
         if length == 0:

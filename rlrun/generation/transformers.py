@@ -4,21 +4,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
 from rlrun.errors import GenerationError
-from rlrun.interfaces import Generation, Generator, Precision, component, setting
+from rlrun.interfaces import (
+    Generation,
+    Generator,
+    GeneratorInputs,
+    Precision,
+    component,
+    setting,
+)
 from rlrun.types import Completion, GenerationRequest
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from rlrun.generation.static_batch import StaticBatchSampler
-    from rlrun.renderer import Renderer
 
 
 @component("generation/transformers")
@@ -28,24 +33,15 @@ class TransformersGeneration(Generation):
 
     max_batch_size: int | None = setting(ge=1)
 
-    def start(
-        self, model: PreTrainedModel, renderer: Renderer, precision: Precision
-    ) -> TransformersGenerator:
-        """The live generator.
-
-        Args:
-            model: A causal language model on its device. It is used where it is, not copied: an
-                update of its parameters is seen by the next batch.
-            renderer: Names the end-of-sequence tokens, and decodes where stop strings are set.
-            precision: Arithmetic of the forward pass, the learner's own.
-        """
+    async def start(self, inputs: GeneratorInputs) -> TransformersGenerator:
+        """Samples from the learner's network where it is: an update is seen by the next batch."""
         import torch
 
         from rlrun.generation.static_batch import StaticBatchSampler
 
-        autocast = torch.bfloat16 if precision is Precision.BFLOAT16 else None
+        autocast = torch.bfloat16 if inputs.policy.precision is Precision.BFLOAT16 else None
         return TransformersGenerator(
-            StaticBatchSampler(model, renderer, self.max_batch_size, autocast)
+            StaticBatchSampler(inputs.model, inputs.renderer, self.max_batch_size, autocast)
         )
 
 
@@ -69,7 +65,7 @@ class TransformersGenerator(Generator):
         if not requests:
             return []
         cancelled = Event()
-        try:
+        with _named(f"sampling {len(requests)} completions"):
             future = asyncio.get_running_loop().run_in_executor(
                 self._thread, self._sampler, requests, self._version, cancelled
             )
@@ -80,12 +76,13 @@ class TransformersGenerator(Generator):
                 # Until the thread has left the model, nobody else may touch it.
                 await asyncio.wait([future])
                 raise
-        except (RuntimeError, ValueError, IndexError) as error:
-            raise GenerationError(
-                "generation=transformers",
-                f"sampling {len(requests)} completions failed: {error}",
-                "Out of memory: lower generation.max_batch_size",
-            ) from error
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """See ``Generator.score``; it waits for the batch that is being sampled."""
+        with _named(f"scoring {len(token_ids)} tokens"):
+            return await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._sampler.score, token_ids
+            )
 
     async def refit(self, version: int) -> None:
         """Names the weights; the parameters themselves are the learner's, already in place."""
@@ -94,3 +91,16 @@ class TransformersGenerator(Generator):
     async def close(self) -> None:
         """Ends the thread, after the batch that it may be working on."""
         await asyncio.to_thread(self._thread.shutdown)
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Says what failed where the model or torch raise something of their own."""
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError) as error:
+        raise GenerationError(
+            "generation=transformers",
+            f"{what} failed: {error}",
+            "Out of memory: lower generation.max_batch_size",
+        ) from error

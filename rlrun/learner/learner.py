@@ -21,7 +21,7 @@ from rlrun.interfaces import Loss, LossInputs, Precision
 from rlrun.learner.logprobs import TokenLogprobs, TokenRows, TokenValues
 from rlrun.learner.lora import Adapter
 from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
-from rlrun.learner.model import load_model
+from rlrun.learner.model import load_model, saved_tensors
 from rlrun.learner.schedule import lr_factor
 from rlrun.learner.sharding import Ranks, full_tensors, like, load_full, shard
 from rlrun.training_state import (
@@ -271,12 +271,17 @@ class Learner:
                 self.model.save_pretrained(folder / "policy", state_dict=weights)
             save_tensors(folder / "optimizer.safetensors", state)
 
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """The present weights as ``interfaces.Weights`` has them; every rank must call it."""
+        if self.adapter is not None:
+            yield from self.adapter.merged_weights()
+        else:
+            yield from full_tensors(self._saved_weights()).items()
+
     def _saved_weights(self) -> dict[str, Tensor]:
         if self.adapter is not None:
             return self.adapter.parameters()
-        # Tied parameters once, under the name that the model registers first.
-        own = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
-        return {name: value for name, value in self.model.state_dict().items() if name in own}
+        return saved_tensors(self.model)
 
     def load(self, folder: Path) -> None:
         """Restores what ``save`` wrote, bit for bit, on as many ranks as there are now.

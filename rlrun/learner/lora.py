@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from rlrun.config.schema import ALL_LINEAR, Lora, Policy
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.learner.model import body
-from rlrun.learner.sharding import load_full
+from rlrun.learner.sharding import full_tensors, load_full
 from rlrun.models import EMBEDDED, resolve_model
 from rlrun.training_state import load_json, load_tensors, save_json, save_tensors
 
@@ -167,6 +167,22 @@ class Adapter:
                     f"{key} is {saved[key]}, policy.lora says {ours[key]}",
                     "Use the policy.lora settings of the run",
                 )
+
+    @torch.no_grad()
+    def merged_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Whole tensors of the plain model with the adapter added; the model stays as it is."""
+        layers = dict(self._layers())
+        tensors = full_tensors(self.model.state_dict(keep_vars=True))
+        own = {name for name, _ in self.model.named_parameters()}
+        own |= {name for name, _ in self.model.named_buffers()}
+        for name in [name for name in tensors if name in own and ".lora_" not in name]:
+            before, found, leaf = name.rpartition(".base_layer.")
+            if not found or leaf != "weight":
+                yield name.replace(".base_layer.", "."), tensors[name]
+                continue
+            a = tensors[f"{before}.lora_A.{NAME}.weight"]
+            b = tensors[f"{before}.lora_B.{NAME}.weight"]
+            yield f"{before}.{leaf}", tensors[name] + (b @ a) * layers[before].scaling[NAME]
 
     @torch.no_grad()
     def merge(self) -> None:

@@ -108,6 +108,12 @@ def head(model: PreTrainedModel) -> nn.Module:
     return part
 
 
+def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Parameters and buffers of a checkpoint; tied ones once, under the name registered first."""
+    own = dict(model.named_parameters()) | dict(model.named_buffers())
+    return {name: value for name, value in model.state_dict().items() if name in own}
+
+
 def hidden_states(model: PreTrainedModel, rows: TokenRows) -> Tensor:
     """Last hidden state [B, T, H]."""
     output = body(model)(

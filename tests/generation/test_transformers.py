@@ -12,14 +12,16 @@ from transformers import PreTrainedModel
 
 from rlrun.errors import GenerationError
 from rlrun.generation.transformers import TransformersGeneration, TransformersGenerator
-from rlrun.interfaces import Precision
+from rlrun.interfaces import GeneratorInputs
+from rlrun.learner.model import saved_tensors
 from rlrun.renderer import Renderer
-from rlrun.types import GenerationRequest, Sampling
+from rlrun.types import Completion, GenerationRequest, Sampling
+from tests.factories import config
 
 Requests = Callable[..., list[GenerationRequest]]
 
 
-def start(model: PreTrainedModel, renderer: Renderer) -> TransformersGenerator:
+async def start(model: PreTrainedModel, renderer: Renderer) -> TransformersGenerator:
     settings = TransformersGeneration(
         temperature=1.0,
         top_p=1.0,
@@ -31,14 +33,24 @@ def start(model: PreTrainedModel, renderer: Renderer) -> TransformersGenerator:
         val_top_k=None,
         max_batch_size=None,
     )
-    return settings.start(model, renderer, Precision.FLOAT32)
+    return await settings.start(
+        GeneratorInputs(
+            model=model,
+            weights=lambda: iter(saved_tensors(model).items()),
+            policy=config().policy,
+            renderer=renderer,
+            concurrent=False,
+            ordered=True,
+            folder=None,
+        )
+    )
 
 
 def test_completions_carry_the_version_of_the_last_refit(
     model: PreTrainedModel, renderer: Renderer, requests_for: Requests
 ) -> None:
     async def run() -> list[int]:
-        generator = start(model, renderer)
+        generator = await start(model, renderer)
         versions = []
         for version in (None, 1, 5):
             if version is not None:
@@ -52,7 +64,10 @@ def test_completions_carry_the_version_of_the_last_refit(
 
 
 def test_no_requests_give_no_completions(model: PreTrainedModel, renderer: Renderer) -> None:
-    assert asyncio.run(start(model, renderer).generate([])) == []
+    async def run() -> list[Completion]:
+        return await (await start(model, renderer)).generate([])
+
+    assert asyncio.run(run()) == []
 
 
 def test_calls_at_once_give_what_calls_in_turn_give(
@@ -61,11 +76,11 @@ def test_calls_at_once_give_what_calls_in_turn_give(
     batches = [requests_for(4, seed=seed) for seed in (0, 100, 200)]
 
     async def at_once() -> list[object]:
-        generator = start(model, renderer)
+        generator = await start(model, renderer)
         return list(await asyncio.gather(*(generator.generate(batch) for batch in batches)))
 
     async def in_turn() -> list[object]:
-        generator = start(model, renderer)
+        generator = await start(model, renderer)
         return [await generator.generate(batch) for batch in batches]
 
     assert asyncio.run(at_once()) == asyncio.run(in_turn())
@@ -73,9 +88,37 @@ def test_calls_at_once_give_what_calls_in_turn_give(
 
 def test_an_error_of_the_model_keeps_its_cause(model: PreTrainedModel, renderer: Renderer) -> None:
     unknown = GenerationRequest((10_000,), 1, 0, Sampling(1.0))
+
+    async def run() -> None:
+        await (await start(model, renderer)).generate([unknown])
+
     with pytest.raises(GenerationError, match="1 completions failed") as caught:
-        asyncio.run(start(model, renderer).generate([unknown]))
+        asyncio.run(run())
     assert isinstance(caught.value.__cause__, IndexError)
+
+
+def test_scores_are_the_log_probs_that_sampling_reports(
+    model: PreTrainedModel, renderer: Renderer, requests_for: Requests
+) -> None:
+    async def run() -> tuple[Completion, list[float]]:
+        generator = await start(model, renderer)
+        (request,) = requests_for(1)
+        (completion,) = await generator.generate([request])
+        scores = await generator.score([*request.token_ids, *completion.token_ids])
+        return completion, scores[len(request.token_ids) - 1 :]
+
+    completion, scores = asyncio.run(run())
+    assert scores == pytest.approx(completion.logprobs, abs=1e-5)
+
+
+def test_a_sequence_that_does_not_fit_is_not_scored(
+    model: PreTrainedModel, renderer: Renderer
+) -> None:
+    async def run() -> None:
+        await (await start(model, renderer)).score([5] * 5000)
+
+    with pytest.raises(GenerationError, match="context"):
+        asyncio.run(run())
 
 
 def long_requests(count: int) -> list[GenerationRequest]:
@@ -89,7 +132,7 @@ def test_the_event_loop_goes_on_and_a_cancelled_batch_ends_soon(
     never_ends = Renderer(renderer.tokenizer, eos_ids=(renderer.pad_id,))
 
     async def run() -> tuple[int, float, bool]:
-        generator = start(model, never_ends)
+        generator = await start(model, never_ends)
         task = asyncio.create_task(generator.generate(long_requests(16)))
         ticks = 0
         for _ in range(10):
@@ -115,7 +158,7 @@ def test_a_closed_generator_refuses(
     model: PreTrainedModel, renderer: Renderer, requests_for: Requests
 ) -> None:
     async def run() -> None:
-        generator = start(model, renderer)
+        generator = await start(model, renderer)
         await generator.close()
         await generator.generate(requests_for(1))
 

@@ -289,6 +289,21 @@ def test_a_merged_model_is_plain_and_says_the_same(
     assert learner.model.state_dict().keys() == make_learner().model.state_dict().keys()
 
 
+def test_what_a_refit_transfers_is_the_merged_model(make_learner: MakeLearner) -> None:
+    learner = make_learner(*LORA)
+    randomize(learner)
+    before = {name: value.clone() for name, value in learner.model.state_dict().items()}
+    sent = {name: value.clone() for name, value in learner.weights()}
+    unchanged = learner.model.state_dict()
+    assert all(torch.equal(value, unchanged[name]) for name, value in before.items())
+    assert learner.adapter is not None
+    learner.adapter.merge()
+    merged = dict(learner.model.named_parameters())
+    assert sent.keys() == merged.keys()
+    for name, value in sent.items():
+        assert torch.allclose(value, merged[name], rtol=0, atol=1e-6), name
+
+
 def test_an_adapter_is_refused_on_other_weights(make_learner: MakeLearner, tmp_path: Path) -> None:
     make_learner(*LORA).save(tmp_path / "saved")
     other = make_learner().model
