@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 import torch
@@ -35,6 +35,13 @@ WHERE = "generation=transformers"
 STOP_MARGIN = 8
 """Tokens decoded beyond a stop string's length in bytes: pieces of characters and of words at the
 cut may decode to something else than inside the whole."""
+
+
+class _Layer(Protocol):
+    """A layer of a cache that holds all keys and values, [B, H, T, D]."""
+
+    keys: Tensor
+    values: Tensor
 
 
 @dataclass(slots=True)
@@ -132,8 +139,7 @@ class Rows:
         if bool(self.mask.all()):
             self.mask = None
         if unused:
-            for layer in self.cache.layers:
-                assert layer.keys is not None and layer.values is not None
+            for layer in self._layers:
                 layer.keys, layer.values = layer.keys[:, :, unused:], layer.values[:, :, unused:]
 
     def add(self, other: Rows) -> None:
@@ -142,15 +148,18 @@ class Rows:
         width = max(own, its)
         if own != its or self.mask is not None or other.mask is not None:
             self.mask = torch.cat([self._padded_mask(width), other._padded_mask(width)])
-        for layer, more in zip(self.cache.layers, other.cache.layers, strict=True):
-            assert layer.keys is not None and layer.values is not None
-            assert more.keys is not None and more.values is not None
+        for layer, more in zip(self._layers, other._layers, strict=True):
             layer.keys = _joined(layer.keys, more.keys, width)
             layer.values = _joined(layer.values, more.values, width)
         self.positions = torch.cat([self.positions, other.positions])
         self.tokens = torch.cat([self.tokens, other.tokens])
         self.rows = [*self.rows, *other.rows]
         self.groups = _by_sampling(self.rows)
+
+    @property
+    def _layers(self) -> list[_Layer]:
+        assert self.can_grow
+        return cast("list[_Layer]", self.cache.layers)
 
     def _padded_mask(self, width: int) -> Tensor:
         length = self.cache.get_seq_length()

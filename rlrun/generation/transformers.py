@@ -33,9 +33,16 @@ class TransformersGeneration(Generation):
 
     max_batch_size: int | None = setting(ge=1)
 
-    async def start(self, inputs: GeneratorInputs) -> TransformersGenerator:
-        """Samples from the learner's network where it is: an update is seen by the next batch."""
+    async def start(self, inputs: GeneratorInputs) -> Generator:
+        """Samples from the learner's network where it is, or from a copy in another process.
+
+        In turns with the learner no copy is needed: an update is seen by the next batch. Beside it
+        the generator has weights of its own.
+        """
         import torch
+
+        if inputs.concurrent:
+            return self._process(inputs)
 
         from rlrun.generation.sampler import Sampler
         from rlrun.generation.static_batch import StaticBatches
@@ -43,6 +50,20 @@ class TransformersGeneration(Generation):
         autocast = torch.bfloat16 if inputs.policy.precision is Precision.BFLOAT16 else None
         sampler = Sampler(inputs.model, inputs.renderer, autocast)
         return TransformersGenerator(StaticBatches(sampler, self.max_batch_size))
+
+    def _process(self, inputs: GeneratorInputs) -> Generator:
+        from rlrun.generation.process import ProcessGenerator, StartUp
+
+        start_up = StartUp(
+            policy=inputs.policy,
+            max_batch_size=self.max_batch_size,
+            ordered=inputs.ordered,
+            recompute_kv_cache=inputs.recompute_kv_cache,
+            deterministic=inputs.deterministic,
+            num_threads=inputs.num_threads,
+            device=inputs.model.device.type,
+        )
+        return ProcessGenerator(start_up, inputs)
 
 
 class TransformersGenerator(Generator):
