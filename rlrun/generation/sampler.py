@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 WHERE = "generation=transformers"
 
+UNIFORMS = 64
+"""Random numbers that a row draws at once."""
+
 STOP_MARGIN = 8
 """Tokens decoded beyond a stop string's length in bytes: pieces of characters and of words at the
 cut may decode to something else than inside the whole."""
@@ -63,12 +66,20 @@ class Row:
     logprobs: list[float] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
     stop_reason: StopReason | None = None
+    _uniforms: list[float] = field(default_factory=list)
 
     @classmethod
     def of(cls, request: GenerationRequest) -> Row:
         """A row before its first token."""
         # Keys of Philox need no mixing: neighbouring seeds give unrelated streams.
         return cls(request, np.random.Generator(np.random.Philox(key=request.seed)))
+
+    def uniform(self) -> float:
+        """The next of its random numbers in [0, 1)."""
+        if not self._uniforms:
+            # As many as single calls would give, at a fraction of their cost.
+            self._uniforms = self.random.random(UNIFORMS).tolist()[::-1]
+        return self._uniforms.pop()
 
     @property
     def context(self) -> tuple[int, ...]:
@@ -101,7 +112,7 @@ class Rows:
         rows: B rows, answered ones among them until the next selection.
         groups: Indices of the rows by how they are sampled; a slice where that is all of them.
         cache: Keys, values and states of all tokens so far.
-        mask: int64 [B, T], 0 at the left padding; None if no row is padded.
+        mask: bool [B, T], false at the left padding; None if no row is padded.
         positions: int64 [B], the position in its sequence of the last token in the cache.
         tokens: int64 [B], drawn and not yet in the cache.
     """
@@ -133,8 +144,7 @@ class Rows:
         """Drops the columns at the left that are padding in every row."""
         if self.mask is None:
             return
-        columns = self.mask.any(dim=0)
-        unused = int(columns.to(torch.int8).argmax())
+        unused = int(self.mask.any(dim=0).to(torch.int8).argmax())
         self.mask = self.mask[:, unused:]
         if bool(self.mask.all()):
             self.mask = None
@@ -165,7 +175,7 @@ class Rows:
         length = self.cache.get_seq_length()
         mask = self.mask
         if mask is None:
-            mask = self.positions.new_ones(len(self.rows), length)
+            mask = torch.ones(len(self.rows), length, dtype=torch.bool, device=self.tokens.device)
         return pad(mask, (width - length, 0))
 
 
@@ -192,6 +202,7 @@ class Sampler:
         self._renderer = renderer
         self._eos_ids = frozenset(renderer.eos_ids)
         self._autocast_dtype = autocast_dtype
+        self._takes_masks = "sdpa" in str(model.config._attn_implementation)
         # State-space models have no limit, and no such entry.
         text_config = model.config.get_text_config(decoder=True)
         self._context: int | None = getattr(text_config, "max_position_embeddings", None)
@@ -254,10 +265,10 @@ class Sampler:
         lengths = [len(context) for context in index_of]
         width = max(lengths)
         tokens = torch.full((len(index_of), width), self._renderer.pad_id)
-        mask = torch.zeros_like(tokens)
+        mask = torch.zeros(tokens.shape, dtype=torch.bool)
         for i, context in enumerate(index_of):
             tokens[i, width - len(context) :] = torch.tensor(context)
-            mask[i, width - len(context) :] = 1
+            mask[i, width - len(context) :] = True
         device = self._model.device
         cache = DynamicCache(config=self._model.config)
         padded = mask.to(device) if min(lengths) < width else None
@@ -278,8 +289,12 @@ class Sampler:
         batch.positions = batch.positions + 1
         if batch.mask is not None:
             batch.mask = torch.cat([batch.mask, torch.ones_like(batch.mask[:, :1])], dim=-1)
+        mask = batch.mask
+        if mask is not None and self._takes_masks and batch.can_grow:
+            # Of four dimensions it is used as it is; otherwise transformers makes one per token.
+            mask = mask[:, None, None, :]
         positions = batch.positions.unsqueeze(-1)
-        logits = self._forward(batch.tokens.unsqueeze(-1), batch.mask, positions, batch.cache)
+        logits = self._forward(batch.tokens.unsqueeze(-1), mask, positions, batch.cache)
         self._draw(batch, logits)
 
     def _forward(
@@ -299,7 +314,7 @@ class Sampler:
 
     def _draw(self, batch: Rows, logits: Tensor) -> None:
         """Draws the next token of every row from logits [B, V]; running ones keep it."""
-        numbers = [0.0 if row.stop_reason else row.random.random() for row in batch.rows]
+        numbers = [0.0 if row.stop_reason else row.uniform() for row in batch.rows]
         uniforms = torch.tensor(numbers, dtype=torch.float64, device=logits.device)
         tokens = torch.empty(len(batch.rows), dtype=torch.int64, device=logits.device)
         logprobs = torch.empty(len(batch.rows), device=logits.device)
@@ -310,10 +325,10 @@ class Sampler:
             else:
                 tokens[index] = draw_tokens(processed, uniforms[index])
             logprobs[index] = token_logprobs(processed, tokens[index])
+        batch.tokens = tokens
         for row, token, logprob in zip(batch.rows, tokens.tolist(), logprobs.tolist(), strict=True):
             if row.stop_reason is None:
                 self._note(row, token, logprob)
-        batch.tokens = tokens
 
     def _note(self, row: Row, token: int, logprob: float) -> None:
         if not math.isfinite(logprob):
@@ -323,19 +338,18 @@ class Sampler:
                 "The weights have diverged: lower policy.optimizer.lr, or resume from an earlier "
                 "checkpoint",
             )
+        tokens = row.tokens
         if not row.versions or row.versions[-1][0] != self.version:
-            row.versions.append((self.version, len(row.tokens)))
-        row.tokens.append(token)
+            row.versions.append((self.version, len(tokens)))
+        tokens.append(token)
         row.logprobs.append(logprob)
-        if token in self._eos_ids or self._ends_in_stop_string(row):
+        if token in self._eos_ids or (row.request.sampling.stop and self._ends_in_stop_string(row)):
             row.stop_reason = StopReason.STOP
-        elif len(row.tokens) == row.request.max_new_tokens:
+        elif len(tokens) == row.request.max_new_tokens:
             row.stop_reason = StopReason.LENGTH
 
     def _ends_in_stop_string(self, row: Row) -> bool:
         stop = row.request.sampling.stop
-        if not stop:
-            return False
         # Every token is at least a byte, and what came before has been looked at already.
         window = max(len(text.encode()) for text in stop) + STOP_MARGIN
         tail = self._renderer.decode(row.tokens[-window:], skip_special=False)
