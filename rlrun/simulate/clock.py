@@ -148,6 +148,7 @@ class _Run:
                 seconds = self._workload.costs.train_s(tokens, self._training_gpus)
                 self._occupy(seconds, self._trained)
             elif isinstance(decision, Cancel):
+                self._measure.expired()
                 tokens = self._generators.cancel(self._groups.pop(decision.position))
                 answers.append(GroupCancelled(decision.position, decision.attempt, tokens))
             elif isinstance(decision, Hold):

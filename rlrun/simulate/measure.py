@@ -35,7 +35,7 @@ class Result:
         waiting_share: Share of the time in which the trainer waits, by what it waits for.
         latency_mean: Mean seconds from a group's admission to its end.
         latency_max: The longest.
-        held: Whether a step ever had to wait for groups at the age limit.
+        held: Whether a step ever had to wait for groups at the age limit, warm-up included.
     """
 
     steps: int
@@ -90,19 +90,19 @@ class Measure:
 
     Attributes:
         steps: Steps that are over since the beginning.
-        held: Whether a Hold was decided.
+        held: Whether a Hold was ever decided.
     """
 
     def __init__(self, workload: Workload, versions: Versions) -> None:
         """Nothing is measured yet."""
         self._workload, self._versions = workload, versions
+        self.held = False
         self.begin(0.0, {"cancelled": 0, "stale": 0, "trained": 0})
 
     def begin(self, now: float, ledger: Mapping[str, int]) -> None:
         """Starts to measure: what was before does not count."""
         self._begun, self._ledger = now, dict(ledger)
         self.steps = 0
-        self.held = False
         self._first_attempts = 0
         self._ages = 0
         self._age_max = 0
@@ -114,6 +114,10 @@ class Measure:
     def wait(self, waiting: Waiting, seconds: float) -> None:
         """So many seconds passed while the trainer waited for something, or for nothing."""
         self._waiting[waiting] += seconds
+
+    def expired(self) -> None:
+        """A group was expired."""
+        self._expired += 1
 
     def finished(self, group: Group, now: float) -> None:
         """A group ended."""
@@ -137,7 +141,6 @@ class Measure:
         """
         trained = stale = 0
         for group in groups:
-            self._expired += group.attempt
             first = self._workload.lengths.draw(group.position, 0)
             self._first_attempts += sum(first)
             for begun, length in zip(group.begun, group.lengths, strict=True):

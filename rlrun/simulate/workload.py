@@ -99,9 +99,10 @@ class RecordedLengths:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """What things cost. A sequence among c on its generator takes sequence_s + saturated_s * c
-    seconds for a token, which is the speed r1 / (1 + c / c0) with r1 = 1 / sequence_s and
-    c0 = sequence_s / saturated_s.
+    """What things cost.
+
+    A sequence among c on its generator takes sequence_s + saturated_s * c seconds for a token: the
+    speed r1 / (1 + c / c0) with r1 = 1 / sequence_s and c0 = sequence_s / saturated_s.
 
     Attributes:
         sequence_s: Seconds per token of a sequence alone on a generator.
