@@ -7,18 +7,21 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlrun.atomic import write_file
-from rlrun.config.suggest import nearest
 from rlrun.errors import ConfigError, Problem
 from rlrun.scheduler import OnAgeLimit
 from rlrun.simulate import render
 from rlrun.simulate.clock import POLICIES
-from rlrun.simulate.from_run import Recorded, fit_rates, read_run
 from rlrun.simulate.grid import Axes, Row, advise, run_grid, run_synchronous, try_splits
 from rlrun.simulate.plot import svg
 from rlrun.simulate.workload import Costs, Lengths, LogNormalLengths, RecordedLengths, Workload
+
+if TYPE_CHECKING:
+    from rlrun.simulate.from_run import Recorded
 
 _TOKENS_OF_MEAN_SECONDS = 1000
 """Where only seconds are given, this many tokens stand for the mean: the grain of the clock."""
@@ -105,7 +108,12 @@ def make_workload(options: Options) -> Workload:
         ConfigError: The run does not say what it would have to.
         StorageError: The run cannot be read.
     """
-    recorded = None if options.from_run is None else read_run(options.from_run)
+    recorded = None
+    if options.from_run is not None:
+        # Reading metrics imports TensorBoard's writer, which nothing else here needs.
+        from rlrun.simulate.from_run import read_run
+
+        recorded = read_run(options.from_run)
     prompts = options.prompts_per_step or (
         _PROMPTS_PER_STEP if recorded is None else recorded.prompts_per_step
     )
@@ -178,6 +186,8 @@ def _rates(options: Options, recorded: Recorded | None) -> tuple[float, float]:
             "perf/generation_s)",
             "Give --sequence-rate and --half-speed-at, or a run with grpo=sync",
         )
+    from rlrun.simulate.from_run import fit_rates
+
     sequence_s, saturated_s = fit_rates(recorded.generation)
     if options.gpus is None:
         return sequence_s, saturated_s
@@ -384,8 +394,12 @@ class _Axes:
             self.problems.append(
                 Problem(
                     f"{_flag(name)}={text}",
-                    f"there is no {unknown!r}; did you mean {nearest(unknown, known)[0]}",
+                    f"there is no {unknown!r}; did you mean {_nearest(unknown, known)}",
                     f"Give some of {', '.join(known)} with commas between them",
                 )
             )
         return names
+
+
+def _nearest(word: str, known: list[str]) -> str:
+    return get_close_matches(word, known, n=1, cutoff=0)[0]

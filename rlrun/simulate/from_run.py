@@ -93,10 +93,10 @@ def _train_token_s(
 ) -> float | None:
     seconds = tokens = 0.0
     for step in steps:
-        parts = [lines[step].get(name) for name in ("perf/logprobs_s", "perf/update_s")]
+        logprobs, update = (lines[step].get(n) for n in ("perf/logprobs_s", "perf/update_s"))
         # A step without signal makes no update; what one costs is to be learned from the others.
-        if all(parts):
-            seconds += sum(parts)
+        if logprobs and update:
+            seconds += logprobs + update
             tokens += sum(map(sum, by_step[step]))
     return seconds / tokens if seconds else None
 

@@ -212,8 +212,8 @@ def test_the_best_speedup_is_one_plus_generation_share_times_stretch_minus_one(
     assert synchronous.generation_share == pytest.approx(0.5)
     formula = 1 + 0.5 * (synchronous.straggler_stretch - 1)
     assert synchronous.best_speedup == pytest.approx(formula)
-    # What a schedule with much in flight gets comes close: within 10 % of it, never above.
-    best = simulate(setup, plan(16, 8, generating_gpus=4), 60)
+    # With enough age and in flight a schedule comes close to it: within 10 %, never above.
+    best = simulate(setup, plan(64, 8, generating_gpus=4), 60)
     speedup = best.trained_tokens_per_s / synchronous.result.trained_tokens_per_s
     assert 0.9 * formula < speedup <= formula * 1.001
 
@@ -295,10 +295,10 @@ def cases(draw: st.DrawFn) -> tuple[Workload, Plan]:
 @given(cases())
 def test_every_plan_keeps_the_age_bound_and_its_books(case: tuple[Workload, Plan]) -> None:
     setup, chosen = case
-    found = simulate(setup, chosen, 15)
+    # Without warm-up nothing is trained that was generated before the measurement.
+    found = simulate(setup, chosen, 15, warmup=0)
     assert found.age_mean <= found.age_max <= chosen.max_age
-    # What was cancelled may have been generated before the measurement began.
-    assert 0 < found.ceiling_efficiency <= 1 + 1e-9 or setup.costs.least_token_s == 0
+    assert 0 < found.ceiling_efficiency <= 1 + 1e-9
     assert sum(found.waiting_share.values()) <= 1 + 1e-9
     if chosen.on_age_limit is OnAgeLimit.HOLD or chosen.batching == "in_order":
         assert (found.wasted_share, found.length_ratio) == (0, 1)
