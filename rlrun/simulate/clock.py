@@ -76,12 +76,15 @@ def simulate(workload: Workload, plan: Plan, steps: int, warmup: int | None = No
         workload: What is generated and trained.
         plan: The schedule.
         steps: Steps that are measured.
-        warmup: Steps before them; by default until the pipeline is filled as it stays.
+        warmup: Steps before them; by default twice as many as a group can take, but at most
+            ``steps``.
 
     Raises:
         ValueError: The plan has a value that no rule is defined for.
     """
-    return _Run(workload, plan).run(steps, 2 * (plan.max_age + 1) if warmup is None else warmup)
+    if warmup is None:
+        warmup = min(steps, 2 * (plan.max_age + 1))
+    return _Run(workload, plan).run(steps, warmup)
 
 
 class _Run:

@@ -68,8 +68,8 @@ class Advice:
     Attributes:
         row: The smallest age, then the fewest batches in flight, near the plateau of efficiency.
         worth_it: Whether its speed-up reaches WORTH_IT.
-        age_needed: Age at which no step waits for its longest group and nothing is expired or
-            masked: ceil(longest latency / step time).
+        age_needed: Age that the longest group needs: ceil(longest latency / step time). With less,
+            steps wait for it, or it is expired or masked.
         in_flight_needed: Batches in flight that keep the trainer fed: ceil(mean latency / step
             time).
         alternative: A plan with another on_age_limit that is clearly faster; None if there is none.

@@ -12,6 +12,7 @@ from typing import Any
 from rlrun.scheduler import OnAgeLimit
 from rlrun.simulate.clock import Plan
 from rlrun.simulate.grid import NEAR_PLATEAU, Advice, Row, Synchronous
+from rlrun.simulate.measure import Result
 
 _HEAD = (
     "age",
@@ -49,7 +50,7 @@ def table(rows: Sequence[Row], advised: Row) -> str:
     """
     split = any(row.plan.generating_gpus is not None for row in rows)
     lines = [[*(["GPUs"] if split else []), *_HEAD, ""]]
-    for _, group in itertools.groupby(rows, key=_same_decisions):
+    for _, group in itertools.groupby(rows, key=_but_limit):
         equal = list(group)
         limits = "/".join(row.plan.on_age_limit for row in equal)
         lines.append(_cells(equal[0], limits, split, advised in equal))
@@ -60,10 +61,8 @@ def table(rows: Sequence[Row], advised: Row) -> str:
     )
 
 
-def _same_decisions(row: Row) -> Plan:
-    if row.result.held:
-        return row.plan
-    return replace(row.plan, on_age_limit=OnAgeLimit.HOLD)
+def _but_limit(row: Row) -> tuple[Plan, Result]:
+    return replace(row.plan, on_age_limit=OnAgeLimit.HOLD), row.result
 
 
 def _cells(row: Row, limits: str, split: bool, advised: bool) -> list[str]:
@@ -154,12 +153,18 @@ def advice_sentences(advice: Advice) -> list[str]:
             f"Async is not worth it here: {gain} {cost} is all that on_age_limit="
             f"{plan.on_age_limit} gives with these values. Stay with grpo=sync."
         )
-    found.append(
-        f"No step waits for its longest group, and none is lost, from age {advice.age_needed} on "
-        f"(longest latency {_seconds(result.latency_max)}, step {_seconds(result.step_s)}); the "
-        f"trainer is fed by {_batches(advice.in_flight_needed)} in flight (mean latency "
-        f"{_seconds(result.latency_mean)})."
-    )
+    if plan.in_flight_updates:
+        found.append(
+            f"The longest group ({_seconds(result.latency_max)} in steps of "
+            f"{_seconds(result.step_s)}) needs age {advice.age_needed}: with less, steps wait for "
+            f"it or it is lost or masked. The mean latency of "
+            f"{_seconds(result.latency_mean)} needs {_batches(advice.in_flight_needed)} in flight."
+        )
+    else:
+        found.append(
+            "Every refit waits for the longest group that runs, at any age; with in-flight updates "
+            "none does."
+        )
     if advice.alternative is not None:
         found.append(_alternative_sentence(advice.alternative))
     if plan.generating_gpus is not None:
@@ -171,10 +176,11 @@ def advice_sentences(advice: Advice) -> list[str]:
 
 def _alternative_sentence(row: Row) -> str:
     plan, result = row.plan, row.result
+    which = "the first" if plan.on_age_limit is OnAgeLimit.MASK else "all"
     return (
         f"on_age_limit={plan.on_age_limit} gives {row.speedup:.2f} with age {plan.max_age} and "
         f"{_batches(plan.in_flight_batches)} in flight, and loses {result.wasted_share:.1%} of the "
-        f"tokens, those of the longest answers (length {result.length_ratio:.2f})."
+        f"tokens: {which} of the longest answers."
     )
 
 

@@ -58,7 +58,7 @@ def test_another_limit_is_only_mentioned_where_it_is_clearly_faster() -> None:
     assert (found.row, found.alternative) == (rows[0], rows[2])
     text = " ".join(advice_sentences(found))
     assert "on_age_limit=expire gives 1.90" in text
-    assert "loses 10.0% of the tokens" in text
+    assert "loses 10.0% of the tokens: all of the longest answers." in text
 
 
 def test_the_age_needed_is_the_longest_latency_in_steps_rounded_up() -> None:
@@ -79,6 +79,8 @@ def test_the_flags_are_those_of_train() -> None:
     waits = row(1, 1, 1.0)
     waits = replace(waits, plan=replace(waits.plan, in_flight_updates=False))
     assert flags(waits)[-1] == "grpo.in_flight_weight_updates=false"
+    text = " ".join(advice_sentences(advise([waits], OnAgeLimit.HOLD)))
+    assert "Every refit waits for the longest group" in text and "needs age" not in text
 
 
 def small(gpus: int | None) -> Workload:
@@ -152,6 +154,17 @@ def test_plans_that_never_reach_the_limit_share_a_line() -> None:
     lines = table(rows, rows[1]).splitlines()
     assert len(rows) == 3 and len(lines) == 2
     assert "hold/mask/expire" in lines[1] and lines[1].endswith("<")
+
+
+def test_plans_that_differ_have_lines_of_their_own() -> None:
+    # Masking never waits: that it was not held does not make it equal to the one that was.
+    rows = [
+        row(2, 2, 0.4),
+        row(2, 2, 0.7, "mask", held=False),
+        row(2, 2, 0.7, "expire", held=False),
+    ]
+    lines = table(rows, rows[0]).splitlines()
+    assert [line.split()[3] for line in lines[1:]] == ["hold", "mask/expire"]
 
 
 @pytest.mark.parametrize("efficiency", [0.3, 0.9])
