@@ -383,7 +383,8 @@ def simulate(
     Example: rlrun simulate --mean-tokens 2000 --max-tokens 16000 --sequence-rate 60
     --half-speed-at 64 --train-rate 4000 --gpus 8
     """
-    from rlrun.simulate.command import Options, simulate_command
+    from rlrun.simulate.command import simulate_command
+    from rlrun.simulate.options import Options
 
     options = Options(
         from_run=from_run,

@@ -14,8 +14,9 @@ import pytest
 from rlrun.errors import ConfigError, StorageError
 from rlrun.records import TrainedLine, write_lines
 from rlrun.run_dir import RunDir
-from rlrun.simulate.command import Options, make_workload, simulate_command
+from rlrun.simulate.command import make_workload, simulate_command
 from rlrun.simulate.from_run import fit_rates, read_run
+from rlrun.simulate.options import Options
 from tests.conftest import environment, rlrun
 
 SECONDS = ("--mean-seconds", "60", "--train-seconds", "60")
