@@ -45,7 +45,7 @@ from rlrun.interfaces import Device, Environment, Generator, GeneratorInputs
 from rlrun.learner.learner import Learner
 from rlrun.learner.model import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
-from rlrun.prepare import Preparation
+from rlrun.prepare import MismatchGuard, Preparation
 from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
 from rlrun.replay_buffer import ReplayBuffer
@@ -229,10 +229,12 @@ class _Run:
             stack.callback(decisions.event_log.close)
             metrics = MetricsLogger(self.run_dir, self.config.logging)
             stack.callback(metrics.close)
-            buffer = ReplayBuffer()
+            buffer, guard = ReplayBuffer(), MismatchGuard()
             if checkpoint is not None:
+                state = read_state(checkpoint.path)
+                guard.bad_steps = state["bad_steps"]
                 learner.load(checkpoint.path)
-                restore_randomness(checkpoint.path, read_state(checkpoint.path))
+                restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, buffer, decisions.scheduler, inputs.stream)
             parts = self._parts(inputs, learner, generator, environment, decisions, metrics, buffer)
             trainer = Trainer(parts, self.step)
@@ -271,6 +273,7 @@ class _Run:
         decisions: Decisions,
         metrics: MetricsLogger,
         buffer: ReplayBuffer,
+        guard: MismatchGuard,
     ) -> Parts:
         config = self.config
         rollout = Rollout(
@@ -296,6 +299,7 @@ class _Run:
                 correction=config.correction,
                 max_new_tokens=config.generation.max_new_tokens,
                 asynchronous=not is_ordered(config),
+                guard=guard,
             ),
             learner=learner,
             generator=generator,
@@ -307,6 +311,7 @@ class _Run:
                 scheduler=decisions.scheduler,
                 stream=inputs.stream,
                 buffer=buffer,
+                guard=guard,
                 event_log=decisions.event_log,
                 metrics=metrics,
             ),

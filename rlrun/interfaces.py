@@ -375,6 +375,19 @@ class CorrectionOutput:
     metrics: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class MismatchVerdict:
+    """What is to be said of a batch.
+
+    Attributes:
+        warning: For the user, or None.
+        bad: Whether the batch counts towards the end of the run.
+    """
+
+    warning: str | None
+    bad: bool
+
+
 @dataclass(kw_only=True, slots=True)
 class Correction(Checked, ABC):
     """Importance-sampling correction between the learner's and the generator's probabilities."""
@@ -391,11 +404,15 @@ class Correction(Checked, ABC):
         """Whether weights other than 1 are applied in a run of this schedule."""
 
     @abstractmethod
-    def check_ess(self, metrics: Mapping[str, float]) -> str | None:
-        """A warning if the batch's effective sample size is low, else None.
+    def check(self, metrics: Mapping[str, float], bad_steps: int) -> MismatchVerdict:
+        """Whether generator and learner agree well enough to learn from the batch.
+
+        Args:
+            metrics: Of the batch.
+            bad_steps: Steps in a row before this one that were bad.
 
         Raises:
-            TrainingError: It is so low that the batch must not be trained.
+            TrainingError: Too many steps in a row are bad.
         """
 
 

@@ -33,6 +33,13 @@ class Prepared:
     warning: str | None
 
 
+@dataclass(slots=True)
+class MismatchGuard:
+    """Steps in a row, up to now, in which generator and learner disagreed too much."""
+
+    bad_steps: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Preparation:
     """The parts that a batch goes through.
@@ -44,6 +51,7 @@ class Preparation:
         correction: The correction slot.
         max_new_tokens: Limit of a response.
         asynchronous: Whether weights may be stale.
+        guard: Counts bad steps.
     """
 
     learner: Learner
@@ -52,6 +60,7 @@ class Preparation:
     correction: Correction
     max_new_tokens: int
     asynchronous: bool
+    guard: MismatchGuard
 
     def __call__(
         self, step: int, groups: Sequence[TrajectoryGroup], mask_before: int | None
@@ -61,7 +70,7 @@ class Preparation:
         Masks come before advantages: a sample that is out must not move its group's baseline.
 
         Raises:
-            TrainingError: The effective sample size is below ``correction.ess_stop``.
+            TrainingError: Generator and learner have disagreed for too many steps in a row.
         """
         samples = collect_samples(groups, self.grpo, self.max_new_tokens, mask_before)
         samples, entropies = self._with_logprobs(samples)
@@ -93,7 +102,9 @@ class Preparation:
         for index, weights in zip(trained, output.weights.split(counts), strict=True):
             samples[index] = replace(samples[index], weights=weights.numpy())
         metrics = dict(output.metrics)
-        return samples, metrics, self.correction.check_ess(metrics)
+        verdict = self.correction.check(metrics, self.guard.bad_steps)
+        self.guard.bad_steps = self.guard.bad_steps + 1 if verdict.bad else 0
+        return samples, metrics, verdict.warning
 
 
 def _flat(samples: Sequence[Sample]) -> CorrectionInputs:

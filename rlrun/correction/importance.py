@@ -14,7 +14,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from rlrun.errors import TrainingError
-from rlrun.interfaces import Correction, CorrectionInputs, CorrectionOutput, component, setting
+from rlrun.interfaces import (
+    Correction,
+    CorrectionInputs,
+    CorrectionOutput,
+    MismatchVerdict,
+    component,
+    setting,
+)
 from rlrun.tensors import (
     MAX_LOG_RATIO,
     bounded_exp,
@@ -70,6 +77,8 @@ class ImportanceCorrection(Correction):
     ratio_max: float | None = setting(gt=0)
     ess_warn: float | None = setting(gt=0, le=1)
     ess_stop: float | None = setting(gt=0, le=1)
+    mismatch_kl_stop: float | None = setting(gt=0)
+    stop_after_steps: int = setting(ge=1)
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
         """Bounds must exist where the treatment uses them, and only there, and contain 1."""
@@ -154,29 +163,43 @@ class ImportanceCorrection(Correction):
         applied = weights if self.active(asynchronous) else weights.new_ones(weights.shape)
         return CorrectionOutput(weights=applied.to(dtype), metrics=metrics)
 
-    def check_ess(self, metrics: Mapping[str, float]) -> str | None:
-        """Compares ``correction/ess`` with ess_stop and ess_warn.
+    def check(self, metrics: Mapping[str, float], bad_steps: int) -> MismatchVerdict:
+        """Compares ``correction/ess`` and ``correction/mismatch_kl`` with their limits.
 
         Raises:
-            TrainingError: The effective sample size is below ess_stop.
+            TrainingError: This step is bad, and with it ``stop_after_steps`` in a row.
         """
-        ess = metrics["correction/ess"]
+        ess, mismatch = metrics["correction/ess"], metrics["correction/mismatch_kl"]
         what = (
-            f"effective sample size {ess:.3g} of 1 (mismatch_kl "
-            f"{metrics['correction/mismatch_kl']:.3g}, clipped_fraction "
-            f"{metrics['correction/clipped_fraction']:.3g})"
+            f"effective sample size {ess:.3g} of 1, mismatch_kl {mismatch:.3g} nats, "
+            f"clipped_fraction {metrics['correction/clipped_fraction']:.3g}"
         )
-        if self.ess_stop is not None and ess < self.ess_stop:
+        passed = [
+            f"correction.{name}={limit}"
+            for name, limit, beyond in (
+                ("ess_stop", self.ess_stop, self.ess_stop is not None and ess < self.ess_stop),
+                (
+                    "mismatch_kl_stop",
+                    self.mismatch_kl_stop,
+                    self.mismatch_kl_stop is not None and mismatch > self.mismatch_kl_stop,
+                ),
+            )
+            if beyond
+        ]
+        if passed and bad_steps + 1 >= self.stop_after_steps:
             raise TrainingError(
                 "correction",
-                f"{what} is below correction.ess_stop={self.ess_stop}",
-                "Learner and generator disagree too much to learn from this batch: lower "
+                f"{what}: beyond {' and '.join(passed)} for {bad_steps + 1} steps in a row",
+                "Learner and generator disagree too much to learn from such batches: lower "
                 "grpo.max_trajectory_age_steps or policy.optimizer.lr, compare the precision of "
-                "both, or set correction.ess_stop=null to train regardless",
+                f"both, or set {passed[0].partition('=')[0]}=null to train regardless",
             )
+        if passed:
+            limit = f"step {bad_steps + 1} of {self.stop_after_steps} in a row before the run ends"
+            return MismatchVerdict(f"{what}: beyond {' and '.join(passed)}, {limit}", True)
         if self.ess_warn is not None and ess < self.ess_warn:
-            return f"{what} is below correction.ess_warn={self.ess_warn}"
-        return None
+            return MismatchVerdict(f"{what}: beyond correction.ess_warn={self.ess_warn}", False)
+        return MismatchVerdict(None, False)
 
     def _weights(self, inputs: CorrectionInputs, log_r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Weights of the tokens [N], weights of the units, whether each unit is within bounds.

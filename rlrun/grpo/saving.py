@@ -17,6 +17,7 @@ from rlrun.errors import StorageError
 from rlrun.event_log import EventLog
 from rlrun.learner.learner import Learner
 from rlrun.logs import MetricsLogger
+from rlrun.prepare import MismatchGuard
 from rlrun.prompts import PromptStream
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.scheduler.machine import Scheduler
@@ -43,6 +44,7 @@ class Saver:
         scheduler: Its state includes the frontier of the prompt stream.
         stream: Recognized again on resume.
         buffer: Finished groups that wait to be trained.
+        guard: Counts bad steps.
         event_log: Made durable first; its length is part of the checkpoint.
         metrics: Made durable first.
     """
@@ -53,6 +55,7 @@ class Saver:
     scheduler: Scheduler
     stream: PromptStream
     buffer: ReplayBuffer
+    guard: MismatchGuard
     event_log: EventLog
     metrics: MetricsLogger
 
@@ -85,6 +88,7 @@ class Saver:
             "rng": values,
             "scheduler": self.scheduler.state(),
             "stream": self.stream.state(),
+            "bad_steps": self.guard.bad_steps,
         }
         save_json(folder / "state.json", state)
         self.buffer.write(folder / BUFFER, self.scheduler.held)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rlrun.correction.importance import CorrectionLevel, ImportanceCorrection, Treatment
 from rlrun.errors import TrainingError
-from rlrun.interfaces import CorrectionInputs, CorrectionOutput
+from rlrun.interfaces import CorrectionInputs, CorrectionOutput, MismatchVerdict
 from tests import reference_float64
 
 Gaps = list[list[float]]
@@ -39,12 +39,15 @@ def correction(
 ) -> ImportanceCorrection:
     return ImportanceCorrection(
         enabled=enabled,
+        allow_stale_without=False,
         type=Treatment(treatment),
         level=CorrectionLevel(level),
         ratio_min=low,
         ratio_max=high,
         ess_warn=ess_warn,
         ess_stop=ess_stop,
+        mismatch_kl_stop=1.0,
+        stop_after_steps=5,
     )
 
 
@@ -202,7 +205,7 @@ def test_nothing_to_train_raises_no_alarm(
     assert output.weights.tolist() == []
     assert output.metrics["correction/ess"] == 1.0
     assert output.metrics["correction/clipped_fraction"] == 0.0
-    assert settings.check_ess(output.metrics) is None
+    assert settings.check(output.metrics, 0) == MismatchVerdict(None, False)
 
 
 def test_renormalised_logprobs_of_top_p_show_as_a_ratio() -> None:
@@ -223,22 +226,33 @@ def test_a_low_sample_size_warns_then_stops() -> None:
         }
 
     settings = correction(ess_warn=0.5, ess_stop=0.2)
-    assert settings.check_ess(metrics(0.5)) is None
-    warning = settings.check_ess(metrics(0.3))
-    assert warning is not None and "0.3" in warning and "correction.ess_warn=0.5" in warning
-    assert settings.check_ess(metrics(0.2)) == warning.replace("size 0.3", "size 0.2")
-    with pytest.raises(TrainingError, match=r"0\.1 .*correction\.ess_stop=0\.2") as error:
-        settings.check_ess(metrics(0.1))
+    assert settings.check(metrics(0.5), 0) == MismatchVerdict(None, False)
+    verdict = settings.check(metrics(0.3), 4)
+    assert verdict.warning is not None and not verdict.bad
+    assert "0.3" in verdict.warning and "correction.ess_warn=0.5" in verdict.warning
+    assert not settings.check(metrics(0.2), 4).bad
+    for before in range(4):
+        verdict = settings.check(metrics(0.1), before)
+        assert verdict.bad and f"step {before + 1} of 5" in str(verdict.warning)
+    with pytest.raises(TrainingError, match=r"0\.1 .*ess_stop=0\.2 for 5 steps") as error:
+        settings.check(metrics(0.1), 4)
     assert error.value.exit_code == 6
     silent = correction(ess_warn=None, ess_stop=None)
-    assert silent.check_ess(metrics(0.0)) is None
+    assert silent.check(metrics(0.0), 4) == MismatchVerdict(None, False)
 
 
-def test_a_batch_that_is_masked_whole_stops_the_run() -> None:
+def test_another_model_is_bad_however_even_its_ratios_are() -> None:
+    settings = correction(ess_warn=None, ess_stop=None)
+    output = apply(settings, of_gaps([[-4.0, -4.0, -4.0]]))
+    assert output.metrics["correction/ess"] == pytest.approx(1.0)
+    verdict = settings.check(output.metrics, 0)
+    assert verdict.bad and "mismatch_kl_stop=1.0" in str(verdict.warning)
+
+
+def test_a_batch_that_is_masked_whole_is_bad() -> None:
     settings = correction("icepop", low=0.5, high=5.0)
     output = apply(settings, of_gaps([[3.0, 3.0]]))
-    with pytest.raises(TrainingError):
-        settings.check_ess(output.metrics)
+    assert settings.check(output.metrics, 0).bad
 
 
 @pytest.mark.parametrize(("treatment", "level", "low", "high"), VARIANTS)

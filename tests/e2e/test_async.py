@@ -90,9 +90,7 @@ def test_the_first_lines_say_what_the_age_means(tmp_path: Path) -> None:
 
 def test_at_age_0_it_is_the_synchronous_run_bit_for_bit(small_run: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    done = rlrun(
-        *("train", *SMALL, ASYNC, "grpo.max_trajectory_age_steps=0", f"run_dir={run_dir}")
-    )
+    done = rlrun(*("train", *SMALL, ASYNC, "grpo.max_trajectory_age_steps=0", f"run_dir={run_dir}"))
     assert done.code == 0, done.err
     ours = [{k: v for k, v in line.items() if k != "correction/"} for line in untimed(run_dir)]
     assert ours == untimed(small_run)
@@ -178,7 +176,7 @@ EPOCHS = (
     "grpo.max_num_steps=null",
     "grpo.max_num_epochs=2",
     "checkpointing.save_period=1",
-    "data.train.max_rows=18",
+    "data.train.limit=18",
 )
 
 
@@ -235,9 +233,7 @@ def test_the_checkpoint_holds_finished_groups_and_a_resume_does_not_make_them_ag
 def test_a_rollout_that_hangs_ends_the_run_with_what_it_waited_for(tmp_path: Path) -> None:
     reward = tmp_path / "reward.py"
     reward.write_text(
-        "import asyncio\n"
-        "async def hangs(response, answer, **row):\n"
-        "    await asyncio.sleep(1000)\n"
+        "import asyncio\nasync def hangs(response, answer, **row):\n    await asyncio.sleep(1000)\n"
     )
     run_dir = tmp_path / "run"
     done = rlrun(
