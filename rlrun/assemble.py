@@ -236,7 +236,9 @@ class _Run:
                 learner.load(checkpoint.path)
                 restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, buffer, decisions.scheduler, inputs.stream)
-            parts = self._parts(inputs, learner, generator, environment, decisions, metrics, buffer)
+            parts = self._parts(
+                inputs, learner, generator, environment, decisions, metrics, buffer, guard
+            )
             trainer = Trainer(parts, self.step)
             self._introduce(inputs)
             try:
