@@ -7,9 +7,10 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -43,6 +44,9 @@ from rlrun.scheduler.replay import lost_tokens
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
+
+if TYPE_CHECKING:
+    from rlrun.serve.server import PolicyServer
 
 log = logging.getLogger(__name__)
 
@@ -181,11 +185,38 @@ class _Run:
                     folder=self.run_dir.root,
                 )
             )
-            await self._train(inputs, learner, generator, environment, checkpoint)
+            async with self._serving(generator) as server:
+                await self._train(inputs, learner, generator, server, environment, checkpoint)
         finally:
             if generator is not None:
                 await generator.close()
             await environment.close()
+
+    @asynccontextmanager
+    async def _serving(self, generator: Generator) -> AsyncIterator[PolicyServer | None]:
+        """The HTTP server in front of the generator, if the run exposes one."""
+        config, path = self.config, self.run_dir.http_server
+        if not config.generation.expose_http_server:
+            yield None
+            return
+        from rlrun.serve.start import new_api_key, start_server, write_address
+
+        key = new_api_key()
+        server = await start_server(
+            config,
+            generator,
+            self.inputs.renderer,
+            api_key=key,
+            step=self.step,
+            shares_weights=True,
+        )
+        try:
+            write_address(path, [server], key)
+            self.console.say([f"HTTP server: {server.base_url} (key in {path})"])
+            yield server
+        finally:
+            path.unlink(missing_ok=True)
+            await server.close()
 
     def _checkpoint(self) -> LoadedCheckpoint | None:
         """The newest whole checkpoint; what lies beyond it is moved away."""
@@ -205,6 +236,7 @@ class _Run:
         inputs: Inputs,
         learner: Learner,
         generator: Generator,
+        server: PolicyServer | None,
         environment: Environment,
         checkpoint: LoadedCheckpoint | None,
     ) -> None:
@@ -216,7 +248,7 @@ class _Run:
             if checkpoint is not None:
                 learner.load(checkpoint.path)
                 restore_randomness(checkpoint.path, read_state(checkpoint.path))
-            parts = self._parts(inputs, learner, generator, environment, decisions, metrics)
+            parts = self._parts(inputs, learner, generator, server, environment, decisions, metrics)
             trainer = Trainer(parts, self.step)
             self._introduce(inputs)
             try:
@@ -249,6 +281,7 @@ class _Run:
         inputs: Inputs,
         learner: Learner,
         generator: Generator,
+        server: PolicyServer | None,
         environment: Environment,
         decisions: Decisions,
         metrics: MetricsLogger,
@@ -278,6 +311,7 @@ class _Run:
             ),
             learner=learner,
             generator=generator,
+            server=server,
             evaluator=make_evaluator(config, inputs, generator, environment),
             saver=Saver(
                 store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),

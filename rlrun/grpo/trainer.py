@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from rlrun.batch import Batch
 from rlrun.collector import Collector
@@ -30,6 +31,9 @@ from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
 from rlrun.types import FailureKind
 
+if TYPE_CHECKING:
+    from rlrun.serve.server import PolicyServer
+
 log = logging.getLogger(__name__)
 
 INTERRUPTED = "interrupted"
@@ -47,6 +51,7 @@ class Parts:
     prepare: Preparation
     learner: Learner
     generator: Generator
+    server: PolicyServer | None
     evaluator: Evaluator | None
     saver: Saver
     records: Recorder
@@ -100,6 +105,7 @@ class Trainer:
             RlrunError: See errors.py; the run can be resumed from its newest checkpoint.
         """
         await self.parts.generator.refit(self.step)
+        self._release_server()
         self._stop_if_asked()
         if self.step == 0 and self.parts.config.grpo.val_at_start and not self._ends:
             metrics = await self.validate()
@@ -163,6 +169,8 @@ class Trainer:
         """Makes the batch, records it, and steps the optimizer if there is anything to learn."""
         parts, started = self.parts, time.perf_counter()
         self.consistent = False
+        if parts.server is not None:
+            await parts.server.hold()
         groups = parts.collector.take(train.positions)
         prepared = parts.prepare(train.step, groups)
         self.current.seconds["logprobs"] = time.perf_counter() - started
@@ -192,6 +200,7 @@ class Trainer:
         started = time.perf_counter()
         version = self.step + 1
         await self.parts.generator.refit(version)
+        self._release_server()
         self.current.metrics["refit/seconds"] = time.perf_counter() - started
         self.parts.decisions.apply(VersionPublished(version))
 
@@ -241,6 +250,10 @@ class Trainer:
             return {}
         self.parts.records.validation(self.step, evaluation.groups)
         return evaluation.metrics
+
+    def _release_server(self) -> None:
+        if self.parts.server is not None:
+            self.parts.server.release()
 
     def _save(self, metrics: dict[str, float]) -> None:
         self.save_seconds = self.parts.saver.save(self.step, metrics)
