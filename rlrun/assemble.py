@@ -215,8 +215,8 @@ class _Run:
             self.console.say([f"HTTP server: {server.base_url} (key in {path})"])
             yield server
         finally:
-            path.unlink(missing_ok=True)
             await server.close()
+            path.unlink(missing_ok=True)
 
     def _checkpoint(self) -> LoadedCheckpoint | None:
         """The newest whole checkpoint; what lies beyond it is moved away."""

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One engine of each kind for the whole session, and renderers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from rlrun.models import resolve_model
+from rlrun.renderer import Renderer
+from tests.serve.engines import WITH_TOOLS, Engine
+
+
+@pytest.fixture(scope="session", params=["transformers"])
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Variants of the generation slot that the contract holds for."""
+    torch.set_num_threads(1)
+    made = Engine(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def renderer() -> Renderer:
+    return Renderer(AutoTokenizer.from_pretrained(resolve_model("rlrun:tiny")))
+
+
+@pytest.fixture(scope="session")
+def tool_renderer() -> Renderer:
+    """With a template that shows tools, and tags of calls as special tokens, as some models do."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("rlrun:tiny"))
+    tokenizer.chat_template = WITH_TOOLS
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["<tool_call>", "</tool_call>", "<think>", "<|pad2|>"]}
+    )
+    return Renderer(tokenizer)
