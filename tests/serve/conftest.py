@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
@@ -37,3 +37,14 @@ def tool_renderer() -> Renderer:
         {"additional_special_tokens": ["<tool_call>", "</tool_call>", "<think>", "<|pad2|>"]}
     )
     return Renderer(tokenizer)
+
+
+@pytest.fixture(scope="session")
+def tool_model(tool_renderer: Renderer, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Folder of the embedded model with room for these tokens."""
+    folder = tmp_path_factory.mktemp("tools")
+    model = AutoModelForCausalLM.from_pretrained(resolve_model("rlrun:tiny"))
+    model.resize_token_embeddings(len(tool_renderer.tokenizer))
+    model.save_pretrained(folder)
+    tool_renderer.tokenizer.save_pretrained(folder)
+    return str(folder)
