@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -22,12 +23,23 @@ from rlrun.collector import Collector
 from rlrun.config import Loaded, load, parse_duration
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
-from rlrun.derived import plan_in_words, rollout_settings, sampling_of, scheduler_settings
+from rlrun.deadlines import Deadline
+from rlrun.derived import (
+    generator_share,
+    is_ordered,
+    plan_in_words,
+    recomputes_kv_cache,
+    rollout_settings,
+    sampling_of,
+    scheduler_settings,
+    thread_counts,
+)
 from rlrun.errors import ConfigError, Interrupted, Problem, RlrunError
 from rlrun.evaluate import Evaluator
 from rlrun.event_log import EventLog, truncate_after
 from rlrun.grpo.decisions import Decisions
-from rlrun.grpo.saving import Saver, read_state, restore_randomness
+from rlrun.grpo.rollouts import Rollouts
+from rlrun.grpo.saving import Saver, read_state, restore_buffer, restore_randomness
 from rlrun.grpo.trainer import Parts, Trainer
 from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import Device, Environment, Generator, GeneratorInputs
@@ -37,6 +49,7 @@ from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.prepare import Preparation
 from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
+from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Rollout
 from rlrun.run_dir import RunDir
 from rlrun.scheduler.machine import Scheduler
@@ -180,8 +193,11 @@ class _Run:
                     weights=learner.weights,
                     policy=self.config.policy,
                     renderer=inputs.renderer,
-                    concurrent=False,
-                    ordered=True,
+                    concurrent=self.config.grpo.concurrent,
+                    ordered=is_ordered(self.config),
+                    recompute_kv_cache=recomputes_kv_cache(self.config),
+                    deterministic=self.config.deterministic,
+                    num_threads=thread_counts(self.config, available_cores())[1],
                     folder=self.run_dir.root,
                 )
             )
@@ -208,7 +224,7 @@ class _Run:
             self.inputs.renderer,
             api_key=key,
             step=self.step,
-            shares_weights=True,
+            shares_weights=not config.grpo.concurrent,
         )
         try:
             write_address(path, [server], key)
@@ -245,10 +261,14 @@ class _Run:
             stack.callback(decisions.event_log.close)
             metrics = MetricsLogger(self.run_dir, self.config.logging)
             stack.callback(metrics.close)
+            buffer = ReplayBuffer()
             if checkpoint is not None:
                 learner.load(checkpoint.path)
                 restore_randomness(checkpoint.path, read_state(checkpoint.path))
-            parts = self._parts(inputs, learner, generator, server, environment, decisions, metrics)
+                restore_buffer(checkpoint.path, buffer, decisions.scheduler, inputs.stream)
+            parts = self._parts(
+                inputs, learner, generator, server, environment, decisions, metrics, buffer
+            )
             trainer = Trainer(parts, self.step)
             self._introduce(inputs)
             try:
@@ -285,29 +305,32 @@ class _Run:
         environment: Environment,
         decisions: Decisions,
         metrics: MetricsLogger,
+        buffer: ReplayBuffer,
     ) -> Parts:
         config = self.config
         rollout = Rollout(
             generator, environment, inputs.renderer, rollout_settings(config, training=True)
         )
+        collector = Collector(
+            rollout,
+            inputs.stream,
+            buffer,
+            num_samples=config.grpo.num_generations_per_prompt,
+            drop_without_signal=config.grpo.use_dynamic_sampling,
+            deadline=Deadline(config.grpo.group_timeout_s),
+        )
         limit = config.checkpointing.checkpoint_must_save_by
         return Parts(
             config=config,
             run_dir=self.run_dir,
-            decisions=decisions,
-            collector=Collector(
-                rollout,
-                inputs.stream,
-                num_samples=config.grpo.num_generations_per_prompt,
-                drop_without_signal=config.grpo.use_dynamic_sampling,
-            ),
+            rollouts=Rollouts(decisions, collector, config.grpo.no_progress_timeout_s),
             prepare=Preparation(
                 learner=learner,
                 grpo=config.grpo,
                 advantage=config.advantage,
                 correction=config.correction,
                 max_new_tokens=config.generation.max_new_tokens,
-                asynchronous=False,
+                asynchronous=not is_ordered(config),
             ),
             learner=learner,
             generator=generator,
@@ -319,6 +342,7 @@ class _Run:
                 tokenizer=inputs.renderer.tokenizer,
                 scheduler=decisions.scheduler,
                 stream=inputs.stream,
+                buffer=buffer,
                 event_log=decisions.event_log,
                 metrics=metrics,
             ),
@@ -331,6 +355,7 @@ class _Run:
             console=self.console,
             stop=self.stop,
             time_limit=TimeLimit(parse_duration(limit) if limit is not None else None),
+            generator_share=generator_share(config, available_cores()),
         )
 
     def _introduce(self, inputs: Inputs) -> None:
@@ -361,8 +386,7 @@ class _Run:
 def set_up_torch(config: RunConfig) -> None:
     """Threads, seeds and determinism of this process; one progress bar is enough."""
     disable_progress_bar()
-    if config.num_threads is not None:
-        torch.set_num_threads(config.num_threads)
+    torch.set_num_threads(thread_counts(config, available_cores())[0])
     torch.manual_seed(config.grpo.seed)
     # Rewards and environments of users may draw from these.
     random.seed(config.grpo.seed)
@@ -371,6 +395,11 @@ def set_up_torch(config: RunConfig) -> None:
     # promise of equal bits is for CPUs, so there torch warns instead of refusing.
     on_gpu = config.cluster.device is not Device.CPU and torch.cuda.is_available()
     torch.use_deterministic_algorithms(config.deterministic, warn_only=on_gpu)
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def device_of(config: RunConfig) -> torch.device:

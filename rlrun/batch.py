@@ -26,6 +26,8 @@ class Masked(StrEnum):
     """Nothing was sampled, so nothing can be trained."""
     OVERLONG = "overlong"
     """Truncated, with ``grpo.overlong_filtering``."""
+    STALE = "stale"
+    """Every token is older than ``grpo.max_trajectory_age_steps``, with ``on_age_limit=mask``."""
     LOGPROB_ERROR = "logprob_error"
     """Learner and generator disagree beyond ``grpo.seq_logprob_error_threshold``."""
 
@@ -38,7 +40,7 @@ class Sample:
 
     Attributes:
         prompt: Its prompt; samples of one ``prompt.group_id`` form a group.
-        trajectory: The tokens.
+        trajectory: The tokens; those that are too old to be trained are not in its loss mask.
         reward: After scaling and shaping; None if the environment gave none.
         masked: Why the sample is out, or None if it is trained.
         generation_logprobs: From the generator.
@@ -46,6 +48,7 @@ class Sample:
         weights: Importance-sampling correction; 1 where there is none.
         ref_logprobs: From the reference policy; None without a KL penalty.
         advantage: The same for every token; 0 where masked.
+        stale_tokens: Sampled tokens that are too old.
     """
 
     prompt: Prompt
@@ -57,6 +60,7 @@ class Sample:
     weights: Floats
     ref_logprobs: Floats | None = None
     advantage: float = 0.0
+    stale_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +97,10 @@ class Batch:
 
 
 def collect_samples(
-    groups: Sequence[TrajectoryGroup], grpo: GRPO, max_new_tokens: int
+    groups: Sequence[TrajectoryGroup],
+    grpo: GRPO,
+    max_new_tokens: int,
+    mask_before: int | None = None,
 ) -> list[Sample]:
     """One sample per trajectory; what the learner adds is still zero.
 
@@ -101,24 +108,46 @@ def collect_samples(
         groups: In stream order.
         grpo: Reward scaling, overlong shaping and filtering.
         max_new_tokens: What "overlong" refers to where nothing else is set.
+        mask_before: Tokens of weight versions below it get no loss; None masks none.
     """
     samples = []
     for group in groups:
         for trajectory in group.trajectories:
-            mask = np.asarray(trajectory.loss_mask, dtype=np.bool_)
-            logprobs = np.asarray(trajectory.generation_logprobs, dtype=np.float32)[mask]
+            fresh = without_stale(trajectory, mask_before)
+            mask = np.asarray(fresh.loss_mask, dtype=np.bool_)
+            logprobs = np.asarray(fresh.generation_logprobs, dtype=np.float32)[mask]
             samples.append(
                 Sample(
                     prompt=group.prompt,
-                    trajectory=trajectory,
+                    trajectory=fresh,
                     reward=_shaped_reward(trajectory, grpo, max_new_tokens),
-                    masked=_masked_at_once(trajectory, grpo),
+                    masked=_masked_at_once(trajectory, fresh, grpo),
                     generation_logprobs=logprobs,
                     prev_logprobs=np.zeros_like(logprobs),
                     weights=np.ones_like(logprobs),
+                    stale_tokens=trajectory.num_sampled - fresh.num_sampled,
                 )
             )
     return samples
+
+
+def without_stale(trajectory: Trajectory, mask_before: int | None) -> Trajectory:
+    """The trajectory with the tokens of versions below ``mask_before`` taken out of its loss."""
+    spans = trajectory.weight_versions
+    if mask_before is None or all(span.version >= mask_before for span in spans):
+        return trajectory
+    stale = np.zeros(len(trajectory.token_ids), dtype=np.bool_)
+    for span in spans:
+        if span.version < mask_before:
+            stale[span.start : span.end] = True
+    kept = np.asarray(trajectory.loss_mask, dtype=np.bool_) & ~stale
+    logprobs = np.where(kept, trajectory.generation_logprobs, 0.0)
+    return replace(
+        trajectory,
+        loss_mask=tuple(kept.tolist()),
+        generation_logprobs=tuple(logprobs.tolist()),
+        weight_versions=tuple(span for span in spans if span.version >= mask_before),
+    )
 
 
 def _shaped_reward(trajectory: Trajectory, grpo: GRPO, max_new_tokens: int) -> float | None:
@@ -128,12 +157,14 @@ def _shaped_reward(trajectory: Trajectory, grpo: GRPO, max_new_tokens: int) -> f
     return scale(trajectory.reward, grpo.reward_scaling) + penalty
 
 
-def _masked_at_once(trajectory: Trajectory, grpo: GRPO) -> Masked | None:
+def _masked_at_once(trajectory: Trajectory, fresh: Trajectory, grpo: GRPO) -> Masked | None:
     """What can be said of a trajectory before any log-prob is known."""
     if trajectory.reward is None:
         return Masked.FAILED
     if trajectory.num_sampled == 0:
         return Masked.EMPTY
+    if fresh.num_sampled == 0:
+        return Masked.STALE
     if grpo.overlong_filtering and trajectory.truncated:
         return Masked.OVERLONG
     return None

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rlrun.config.schema import RunConfig
+from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.prompts import PromptStream
 from rlrun.rollout import RolloutSettings
 from rlrun.scheduler.settings import OnAgeLimit, SchedulerSettings
@@ -45,7 +48,7 @@ def rollout_settings(config: RunConfig, *, training: bool) -> RolloutSettings:
 def scheduler_settings(config: RunConfig, stream: PromptStream) -> SchedulerSettings:
     """What the scheduler is told of the configuration."""
     grpo = config.grpo
-    return SchedulerSettings(
+    on_policy = SchedulerSettings(
         prompts_per_step=grpo.num_prompts_per_step,
         max_age=0,
         in_flight_batches=1,
@@ -60,6 +63,15 @@ def scheduler_settings(config: RunConfig, stream: PromptStream) -> SchedulerSett
         total_positions=stream.total,
         max_steps=grpo.max_num_steps,
     )
+    if not isinstance(grpo, AsyncGRPO):
+        return on_policy
+    return replace(
+        on_policy,
+        max_age=grpo.max_trajectory_age_steps,
+        in_flight_batches=grpo.in_flight_batches,
+        on_age_limit=grpo.on_age_limit,
+        max_expiries=grpo.max_expiries,
+    )
 
 
 def plan_in_words(config: RunConfig, stream: PromptStream) -> list[str]:
@@ -73,8 +85,65 @@ def plan_in_words(config: RunConfig, stream: PromptStream) -> list[str]:
         "an open number of steps" if grpo.max_num_steps is None else f"{grpo.max_num_steps} steps"
     )
     epochs = "" if stream.total is None else f", at most {stream.total} prompts in all"
-    return [
+    lines = [
         f"{steps} of {prompts} prompts x {samples} samples = {trajectories} trajectories "
         f"(up to {tokens} sampled tokens) and {updates} optimizer update{'s' * (updates > 1)} each",
         f"{stream.len_per_epoch} prompts per epoch{epochs}; model {policy.model}",
     ]
+    return lines + _async_in_words(config, scheduler_settings(config, stream))
+
+
+def _async_in_words(config: RunConfig, settings: SchedulerSettings) -> list[str]:
+    """What one age means for this run, and what is derived from it."""
+    grpo = config.grpo
+    if not isinstance(grpo, AsyncGRPO):
+        return []
+    at_limit = {
+        OnAgeLimit.HOLD: "the step waits for a rollout that would become older",
+        OnAgeLimit.MASK: "older tokens get no loss",
+        OnAgeLimit.EXPIRE: "a rollout that would become older is done again",
+    }[grpo.on_age_limit]
+    lines = [
+        f"asynchronous: trained tokens are at most {settings.max_age} "
+        f"step{'s' * (settings.max_age != 1)} old ({at_limit}); "
+        f"{settings.max_in_flight} prompts generate at once, at most "
+        f"{settings.max_outstanding} are generating, waiting or in training"
+    ]
+    if settings.max_age > 0:
+        active = config.correction.active(True)
+        lines.append(
+            "importance-sampling correction is on"
+            if active
+            else "WITHOUT importance-sampling correction, as asked for by "
+            "correction.allow_stale_without=true: stale tokens are trained as if they were fresh"
+        )
+    return lines
+
+
+def is_ordered(config: RunConfig) -> bool:
+    """Whether results must not depend on timing: no token is ever stale."""
+    return not isinstance(config.grpo, AsyncGRPO) or config.grpo.max_trajectory_age_steps == 0
+
+
+def recomputes_kv_cache(config: RunConfig) -> bool:
+    """Whether running rollouts are read again by new weights."""
+    grpo = config.grpo
+    return isinstance(grpo, AsyncGRPO) and grpo.recompute_kv_cache_after_weight_updates
+
+
+def thread_counts(config: RunConfig, available: int) -> tuple[int, int]:
+    """CPU threads of the learner and of a generator beside it.
+
+    Where both compute at once they share the cores; where they take turns each has all of them.
+    """
+    if config.num_threads is not None:
+        return config.num_threads, config.num_threads
+    if is_ordered(config) or available == 1:
+        return available, available
+    return available - available // 2, available // 2
+
+
+def generator_share(config: RunConfig, available: int) -> float:
+    """The share of the machine that generates, where learner and generator compute at once."""
+    learner, generator = thread_counts(config, available)
+    return generator / (learner + generator)

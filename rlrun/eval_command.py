@@ -16,10 +16,10 @@ from typing import Any, TextIO
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from rlrun.assemble import device_of, set_up_torch
+from rlrun.assemble import available_cores, device_of, set_up_torch
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
-from rlrun.derived import longest_prompt, rollout_settings, sampling_of
+from rlrun.derived import longest_prompt, rollout_settings, sampling_of, thread_counts
 from rlrun.errors import ConfigError, EnvironmentDown, Problem, StorageError
 from rlrun.evaluate import Evaluation, Evaluator, accuracy_of
 from rlrun.inputs import read_rows
@@ -153,6 +153,9 @@ async def _run(
                 renderer=renderer,
                 concurrent=False,
                 ordered=True,
+                recompute_kv_cache=False,
+                deterministic=config.deterministic,
+                num_threads=thread_counts(config, available_cores())[1],
                 folder=None,
             )
         )

@@ -9,6 +9,7 @@ that reading and checking a configuration stays quick.
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,6 +118,9 @@ class OverlongShaping(Checked):
 class GRPO(Checked, ABC):
     """A schedule, with the sizes and rules that all schedules share."""
 
+    concurrent: ClassVar[bool]
+    """Whether rollouts go on while the learner trains."""
+
     num_prompts_per_step: int = setting(ge=1)
     num_generations_per_prompt: int = setting(ge=1)
     max_num_steps: int | None = setting(ge=1)
@@ -124,6 +128,8 @@ class GRPO(Checked, ABC):
     seed: int = setting(ge=0, lt=2**63)
     max_rollout_turns: int = setting(ge=1)
     rollout_timeout_s: float | None = setting(gt=0)
+    group_timeout_s: float | None = setting(gt=0)
+    no_progress_timeout_s: float | None = setting(gt=0)
     max_generation_failures: int = setting(ge=0)
     max_group_attempts: int = setting(ge=1)
     overlong_filtering: bool
@@ -226,6 +232,9 @@ class GeneratorInputs:
         concurrent: The learner changes its weights while the generator samples, which therefore
             needs weights of its own.
         ordered: What is sampled must not depend on timing: requests of one call make one batch.
+        recompute_kv_cache: Running requests have their caches computed anew after a refit.
+        deterministic: Only reproducible operations are allowed.
+        num_threads: CPU threads for a generator in a process of its own.
         folder: Where logs of child processes go; None for a temporary folder.
     """
 
@@ -235,7 +244,22 @@ class GeneratorInputs:
     renderer: Renderer
     concurrent: bool
     ordered: bool
+    recompute_kv_cache: bool
+    deterministic: bool
+    num_threads: int
     folder: Path | None
+
+
+class Abandoned(asyncio.CancelledError):
+    """A cancelled call, with the number of tokens that were sampled for it.
+
+    Args:
+        tokens: Counted for the books; the tokens themselves are gone.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(tokens)
+        self.tokens = tokens
 
 
 class Generator(ABC):

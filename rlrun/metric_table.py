@@ -153,10 +153,10 @@ refit/probe_max_abs_diff  nats  max  separate engines
     Largest difference between generator's and learner's log-probs of the probe sequence after a
     refit.
 perf/step_s  seconds  max
-    Wall time of the step, from the start of its generation to the end of its validation; logging
-    and saving come after it.
+    Wall time of the step, from the wait for its batch to the end of its validation; logging and
+    saving come after it.
 perf/generation_s  seconds  max
-    Part of the step in which the trainer waits for or does generation.
+    Part of the step in which at least one training rollout was running, its environment included.
 perf/logprobs_s  seconds  max
     Part of the step spent on making the batch: mostly prev_logprobs and ref_logprobs.
 perf/update_s  seconds  max
@@ -164,23 +164,23 @@ perf/update_s  seconds  max
 perf/checkpoint_s  seconds  max
     Duration of saving after the step before.
 perf/generated_tokens_per_s  tokens/second  sum
-    Tokens sampled in the step's trajectories over perf/generation_s. Failed attempts and groups
-    that dynamic sampling dropped took time, but their tokens are not counted.
+    Tokens of the trajectory groups that finished during the step, over perf/generation_s.
 perf/trained_tokens_per_s  tokens/second  sum
     Sampled tokens of the trained trajectories whose advantage is not 0, over perf/step_s; 0 if
     the update was skipped.
 perf/ceiling_efficiency  1  mean  asynchronous schedules
-    Trained tokens per second over what the same machines would reach without idle time and
-    waste.
+    Tokens trained with a gradient per second over what the same machines could train if nothing
+    ever waited and no token was wasted.
 perf/speedup_over_sync  1  mean  asynchronous schedules
-    Estimated step time of the synchronous schedule over the measured one.
+    Time in which learner and generator would take turns for this batch, each on its own part of
+    the machine, over the measured step time; waiting for stragglers would come on top of it.
 perf/per_gpu_over_sync  1  mean  asynchronous schedules
-    Estimated trained tokens per second and GPU over those of the synchronous schedule.
+    As perf/speedup_over_sync, but with turns in which each has the whole machine.
 perf/straggler_stretch  1  mean  asynchronous schedules
-    Time in which one batch with a barrier would be generated, over its time at the
-    saturated rate.
+    Longest over mean number of sampled tokens per trajectory of the batch: how much longer than
+    the mean a schedule in turns waits for the last one, at most.
 perf/exposed_generation_s  seconds  max
-    Generation time of the step that did not overlap with training.
+    Time in the step in which the trainer waited for its batch.
 perf/peak_memory_gib  GiB  max
     Largest memory that the learner had allocated on its GPU so far; on a CPU, largest resident
     memory of its process.
@@ -188,15 +188,15 @@ idle/trainer_s  seconds  mean
     Time in the step in which the trainer waited for something to train; validation is not
     counted.
 idle/trainer_s/waiting_groups  seconds  mean
-    The part of idle/trainer_s in which groups were generated: all of it in a synchronous
+    The part of idle/trainer_s in which too few groups had finished: all of it in a synchronous
     schedule.
 idle/trainer_s/<cause>  seconds  mean  asynchronous schedules
-    The part of idle/trainer_s with another cause, such as refit.
+    The part of idle/trainer_s with another cause: age_limit (enough groups had finished, but
+    running ones would have passed the age bound) or pause (running ones had to end before an
+    update).
 idle/generator_s  seconds  mean
-    Time in the step in which the generators had nothing to do; the refit is not counted.
+    Time in the step in which no training rollout was running, validation apart.
 idle/generator_s/training  seconds  mean
-    The part of idle/generator_s in which the trainer prepared and trained a batch: all of it in a
-    synchronous schedule.
-idle/generator_s/<cause>  seconds  mean  asynchronous schedules
-    The part of idle/generator_s with another cause.
+    The part of idle/generator_s in which nothing could begin before the learner had trained and
+    published: all of it.
 """

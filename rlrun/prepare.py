@@ -53,15 +53,17 @@ class Preparation:
     max_new_tokens: int
     asynchronous: bool
 
-    def __call__(self, step: int, groups: Sequence[TrajectoryGroup]) -> Prepared:
-        """Makes the batch of a step.
+    def __call__(
+        self, step: int, groups: Sequence[TrajectoryGroup], mask_before: int | None
+    ) -> Prepared:
+        """Makes the batch of a step; tokens of versions below ``mask_before`` get no loss.
 
         Masks come before advantages: a sample that is out must not move its group's baseline.
 
         Raises:
             TrainingError: The effective sample size is below ``correction.ess_stop``.
         """
-        samples = collect_samples(groups, self.grpo, self.max_new_tokens)
+        samples = collect_samples(groups, self.grpo, self.max_new_tokens, mask_before)
         samples, entropies = self._with_logprobs(samples)
         if self.grpo.seq_logprob_error_threshold is not None:
             out = sequence_error_mask(_flat(samples), self.grpo.seq_logprob_error_threshold)

@@ -7,12 +7,13 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
+from typing import Any
 
 from rlrun.errors import DataError
-from rlrun.interfaces import Environment, Episode, Generator
+from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.renderer import Renderer
 from rlrun.types import (
     Completion,
@@ -114,6 +115,24 @@ def request_seed(run_seed: int, prompt: Prompt, sample: int, turn: int, attempt:
     return int.from_bytes(digest, "big") >> 1
 
 
+async def run_together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Runs all to their end; the first error, or a cancellation, ends the others first.
+
+    Raises:
+        Abandoned: This was cancelled; with the sum over all.
+    """
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.gather(*tasks)
+    except BaseException as error:
+        for task in tasks:
+            task.cancel()
+        ends = await asyncio.gather(*tasks, return_exceptions=True)
+        if isinstance(error, asyncio.CancelledError):
+            raise Abandoned(sum(e.tokens for e in ends if isinstance(e, Abandoned))) from None
+        raise
+
+
 class Rollout:
     """Runs prompts against a generator and an environment."""
 
@@ -131,12 +150,13 @@ class Rollout:
     async def run(self, jobs: Sequence[Job]) -> list[TrajectoryGroup]:
         """One group per job, in order.
 
-        All trajectories take each turn together, as one ordered list of requests: that is what
-        makes a static batch reproducible. Engines that batch by themselves are given one job per
-        call instead.
+        With a lockstep generator all trajectories take each turn together, as one ordered list of
+        requests: that is what makes a static batch reproducible. With an engine that batches by
+        itself each trajectory goes its own way.
 
         Raises:
             GenerationError: From the generator; the groups are lost.
+            Abandoned: The call was cancelled; says how many tokens had been sampled.
         """
         trajectories = [
             _Open(
@@ -149,14 +169,23 @@ class Rollout:
             for job in jobs
             for sample in range(job.num_samples)
         ]
-        running = trajectories
-        while running := [t for t in running if t.end is None]:
-            await self._turn(running)
+        try:
+            if self.generator.lockstep:
+                await self._take_turns(trajectories)
+            else:
+                await run_together([self._take_turns([t]) for t in trajectories])
+        except asyncio.CancelledError as error:
+            unfinished = error.tokens if isinstance(error, Abandoned) else 0
+            raise Abandoned(unfinished + sum(sum(t.loss_mask) for t in trajectories)) from None
         groups: dict[int, list[Trajectory]] = {index: [] for index in range(len(jobs))}
         indices = {id(job): index for index, job in enumerate(jobs)}
         for trajectory in trajectories:
             groups[indices[id(trajectory.job)]].append(self._finished(trajectory))
         return [TrajectoryGroup(job.prompt, tuple(groups[index])) for index, job in enumerate(jobs)]
+
+    async def _take_turns(self, trajectories: Sequence[_Open]) -> None:
+        while running := [t for t in trajectories if t.end is None]:
+            await self._turn(running)
 
     async def _turn(self, running: Sequence[_Open]) -> None:
         requests = [self._request(trajectory) for trajectory in running]

@@ -21,7 +21,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from rlrun.data.generators.addition import addition_pairs, question
-from rlrun.generation.static_batch import StaticBatchSampler
+from rlrun.generation.sampler import Sampler
+from rlrun.generation.static_batch import StaticBatches
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling
@@ -100,13 +101,13 @@ def main() -> int:
     }
     for name, (renderer, limits) in workloads.items():
         requests = make_requests(renderer, limits)
-        sampler = StaticBatchSampler(model, renderer, None, None)
+        batches = StaticBatches(Sampler(model, renderer, None), None)
 
         def ours(
-            sampler: StaticBatchSampler = sampler,
+            batches: StaticBatches = batches,
             requests: list[GenerationRequest] = requests,
         ) -> int:
-            return sum(len(c.token_ids) for c in sampler(requests, 0, Event()))
+            return sum(len(c.token_ids) for c in batches(requests, Event()))
 
         def theirs(
             renderer: Renderer = renderer, requests: list[GenerationRequest] = requests

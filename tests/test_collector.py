@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rlrun.collector import Collector
+from rlrun.deadlines import Deadline
 from rlrun.errors import GenerationError
 from rlrun.interfaces import Environment, Episode, Generator
 from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
+from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Rollout, RolloutSettings
 from rlrun.scheduler.decisions import Admit
 from rlrun.scheduler.events import EnginesLost, Event, GroupFailed, GroupFinished, Verdict
@@ -99,11 +101,27 @@ def collector(
 ) -> Collector:
     settings = RolloutSettings(Sampling(1.0), 8, 64, 1, None, seed=1)
     rollout = Rollout(generator or Counting(True), Scoring(score), renderer, settings)
-    return Collector(rollout, stream, num_samples=samples, drop_without_signal=drop)
+    return Collector(
+        rollout,
+        stream,
+        ReplayBuffer(),
+        num_samples=samples,
+        drop_without_signal=drop,
+        deadline=Deadline(None),
+    )
 
 
 def run(one: Collector, *positions: int, attempt: int = 0) -> list[Event]:
-    return asyncio.run(one.run([Admit(position, attempt) for position in positions]))
+    """What becomes of groups that begin together, in the order in which it is reported."""
+
+    async def collect() -> list[Event]:
+        events: list[Event] = []
+        one.start([Admit(position, attempt) for position in positions])
+        while one.oldest is not None or not events:
+            events += await one.events()
+        return events
+
+    return asyncio.run(collect())
 
 
 def mixed(position: int, sample: int) -> float | None:
@@ -119,29 +137,27 @@ def test_finished_groups_are_reported_in_the_order_of_admission_and_handed_out_o
         GroupFinished(position, 0, oldest_version=5, tokens=8, verdict=Verdict.KEEP)
         for position in (3, 0, 7)
     ]
-    assert [group.prompt.position for group in one.take([0, 3])] == [0, 3]
-    assert list(one.finished) == [7]
+    assert [group.prompt.position for group in one.buffer.take([0, 3])] == [0, 3]
+    assert len(one.buffer) == 1
     with pytest.raises(KeyError):
-        one.take([0])
+        one.buffer.take([0])
 
 
-def test_a_lockstep_generator_gets_one_ordered_batch_and_any_other_a_call_per_group(
+def test_a_lockstep_generator_gets_one_ordered_batch_and_any_other_a_call_per_trajectory(
     renderer: Renderer, stream: PromptStream
 ) -> None:
     together, apart = Counting(lockstep=True), Counting(lockstep=False)
     run(collector(renderer, stream, mixed, generator=together), 0, 1, 2)
     run(collector(renderer, stream, mixed, generator=apart), 0, 1, 2)
     assert [len(call) for call in together.calls] == [12]
-    assert [len(call) for call in apart.calls] == [4, 4, 4]
+    assert [len(call) for call in apart.calls] == [1] * 12
     assert together.calls[0] == [request for call in apart.calls for request in call]
 
 
 def test_another_attempt_samples_anew(renderer: Renderer, stream: PromptStream) -> None:
     generator = Counting(lockstep=True)
-    one = collector(renderer, stream, mixed, generator=generator)
-    run(one, 0)
-    run(one, 0, attempt=1)
-    run(one, 0)
+    for attempt in (0, 1, 0):
+        run(collector(renderer, stream, mixed, generator=generator), 0, attempt=attempt)
     seeds = [[request.seed for request in call] for call in generator.calls]
     assert seeds[0] == seeds[2]
     assert not set(seeds[0]) & set(seeds[1])
@@ -158,7 +174,7 @@ def test_a_group_with_two_scored_samples_is_kept_with_its_failures(
     one = collector(renderer, stream, failing(0, 3))
     (event,) = run(one, 0)
     assert isinstance(event, GroupFinished) and event.verdict is Verdict.KEEP
-    (group,) = one.take([0])
+    (group,) = one.buffer.take([0])
     assert [t.reward for t in group.trajectories] == [None, 1.0, 0.0, None]
 
 
@@ -167,7 +183,7 @@ def test_a_group_with_one_scored_sample_has_failed_with_the_first_error(
 ) -> None:
     one = collector(renderer, stream, failing(1, 2, 3))
     assert run(one, 6) == [GroupFailed(6, 0, "env_down: sample 1 of 6", tokens=8)]
-    assert one.finished == {}
+    assert len(one.buffer) == 0
     (record,) = caplog.records
     assert record.getMessage() == (
         "prompt rows:6: 3 of 4 samples failed, the first by env_down: sample 1 of 6"
@@ -188,17 +204,19 @@ def test_an_engine_error_loses_the_groups_of_its_call_without_blaming_their_prom
     together = collector(renderer, stream, mixed, generator=Counting(True, broken=[0]))
     error = "engine: call 0 ran out of memory."
     assert run(together, 2, 4) == [EnginesLost((2, 4), error)]
-    assert together.finished == {}
+    assert len(together.buffer) == 0
 
 
 def test_an_engine_error_of_one_call_leaves_the_other_groups_alone(
     renderer: Renderer, stream: PromptStream
 ) -> None:
     one = collector(renderer, stream, mixed, generator=Counting(False, broken=[1]))
-    first, second, third = run(one, 2, 4, 6)
-    assert second == EnginesLost((4,), "engine: call 1 ran out of memory.")
-    assert isinstance(first, GroupFinished) and isinstance(third, GroupFinished)
-    assert sorted(one.finished) == [2, 6]
+    # Each of a group's trajectories is a call: the first to break takes its group with it.
+    events = run(one, 2, 4, 6)
+    lost, *finished = sorted(events, key=lambda event: not isinstance(event, EnginesLost))
+    assert lost == EnginesLost((2,), "engine: call 1 ran out of memory.")
+    assert [event.position for event in finished] == [6, 4]
+    assert len(one.buffer.take([4, 6])) == 2
 
 
 def test_what_is_no_engine_error_is_not_taken_for_one(
@@ -232,7 +250,7 @@ def test_dynamic_sampling_drops_groups_whose_scored_samples_are_all_alike(
     assert isinstance(event, GroupFinished)
     assert event.verdict is verdict
     assert event.tokens == 8
-    assert (0 in one.finished) == (verdict is Verdict.KEEP)
+    assert one.buffer.discard(0) == (verdict is Verdict.KEEP)
 
 
 def test_without_dynamic_sampling_groups_that_are_all_alike_are_kept(
@@ -241,4 +259,4 @@ def test_without_dynamic_sampling_groups_that_are_all_alike_are_kept(
     one = collector(renderer, stream, constant)
     (event,) = run(one, 0)
     assert isinstance(event, GroupFinished) and event.verdict is Verdict.KEEP
-    assert 0 in one.finished
+    assert one.buffer.discard(0)

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from rlrun.data.generators.addition import addition_pairs, question
-from rlrun.generation.static_batch import StaticBatchSampler
+from rlrun.generation.sampler import Sampler
+from rlrun.generation.static_batch import StaticBatches
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling, StopReason
@@ -111,7 +112,7 @@ def test_sampled_answers_leave_room_to_learn() -> None:
         )
         for seed, (a, b) in enumerate(pairs)
     ]
-    completions = StaticBatchSampler(model, renderer, None, None)(requests, 0, Event())
+    completions = StaticBatches(Sampler(model, renderer, None), None)(requests, Event())
     reasoned: list[bool] = []
     plain: list[bool] = []
     for (a, b), completion in zip(pairs, completions, strict=True):

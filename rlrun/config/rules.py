@@ -187,6 +187,15 @@ def _duration_is_readable(text: str | None) -> str | None:
     return None
 
 
+def _stale_is_corrected(age: int, enabled: bool | None, allowed: bool) -> str | None:
+    if age == 0 or enabled is not False or allowed:
+        return None
+    return (
+        f"correction.enabled=false with grpo.max_trajectory_age_steps={age}: tokens of old weights "
+        "would be trained as if they were fresh"
+    )
+
+
 def _model_is_no_choice(model: str) -> str | None:
     if (conf_dir() / "policy" / "model" / f"{model}.yaml").is_file() and "/" not in model:
         return f"policy.model={model} is the name of a choice, not of a model"
@@ -196,6 +205,17 @@ def _model_is_no_choice(model: str) -> str | None:
 _VALIDATES = ("grpo.val_period", "grpo.val_at_start", "grpo.val_at_end")
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "stale_is_corrected",
+        (
+            "grpo.max_trajectory_age_steps",
+            "correction.enabled",
+            "correction.allow_stale_without",
+        ),
+        _stale_is_corrected,
+        "Set correction.enabled=null, or the age to 0; to train so all the same, set "
+        "correction.allow_stale_without=true",
+    ),
     Rule(
         "batch_divides",
         (

@@ -63,6 +63,7 @@ class ImportanceCorrection(Correction):
     """Weights p/g per token or trajectory, with a treatment of extremes and a guard on the ESS."""
 
     enabled: bool | None
+    allow_stale_without: bool
     type: Treatment
     level: CorrectionLevel
     ratio_min: float | None = setting(ge=0)

@@ -23,7 +23,7 @@ from rlrun.interfaces import (
 from rlrun.types import Completion, GenerationRequest
 
 if TYPE_CHECKING:
-    from rlrun.generation.static_batch import StaticBatchSampler
+    from rlrun.generation.static_batch import StaticBatches
 
 
 @component("generation/transformers")
@@ -33,16 +33,37 @@ class TransformersGeneration(Generation):
 
     max_batch_size: int | None = setting(ge=1)
 
-    async def start(self, inputs: GeneratorInputs) -> TransformersGenerator:
-        """Samples from the learner's network where it is: an update is seen by the next batch."""
+    async def start(self, inputs: GeneratorInputs) -> Generator:
+        """Samples from the learner's network where it is, or from a copy in another process.
+
+        In turns with the learner no copy is needed: an update is seen by the next batch. Beside it
+        the generator has weights of its own.
+        """
         import torch
 
-        from rlrun.generation.static_batch import StaticBatchSampler
+        if inputs.concurrent:
+            return self._process(inputs)
+
+        from rlrun.generation.sampler import Sampler
+        from rlrun.generation.static_batch import StaticBatches
 
         autocast = torch.bfloat16 if inputs.policy.precision is Precision.BFLOAT16 else None
-        return TransformersGenerator(
-            StaticBatchSampler(inputs.model, inputs.renderer, self.max_batch_size, autocast)
+        sampler = Sampler(inputs.model, inputs.renderer, autocast)
+        return TransformersGenerator(StaticBatches(sampler, self.max_batch_size))
+
+    def _process(self, inputs: GeneratorInputs) -> Generator:
+        from rlrun.generation.process import ProcessGenerator, StartUp
+
+        start_up = StartUp(
+            policy=inputs.policy,
+            max_batch_size=self.max_batch_size,
+            ordered=inputs.ordered,
+            recompute_kv_cache=inputs.recompute_kv_cache,
+            deterministic=inputs.deterministic,
+            num_threads=inputs.num_threads,
+            device=inputs.model.device.type,
         )
+        return ProcessGenerator(start_up, inputs)
 
 
 class TransformersGenerator(Generator):
@@ -54,10 +75,9 @@ class TransformersGenerator(Generator):
 
     lockstep = True
 
-    def __init__(self, sampler: StaticBatchSampler) -> None:
+    def __init__(self, batches: StaticBatches) -> None:
         """Starts at weight version 0."""
-        self._sampler = sampler
-        self._version = 0
+        self._batches = batches
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generation")
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
@@ -67,7 +87,7 @@ class TransformersGenerator(Generator):
         cancelled = Event()
         with _named(f"sampling {len(requests)} completions"):
             future = asyncio.get_running_loop().run_in_executor(
-                self._thread, self._sampler, requests, self._version, cancelled
+                self._thread, self._batches, requests, cancelled
             )
             try:
                 return await asyncio.shield(future)
@@ -81,12 +101,12 @@ class TransformersGenerator(Generator):
         """See ``Generator.score``; it waits for the batch that is being sampled."""
         with _named(f"scoring {len(token_ids)} tokens"):
             return await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._sampler.score, token_ids
+                self._thread, self._batches.sampler.score, token_ids
             )
 
     async def refit(self, version: int) -> None:
         """Names the weights; the parameters themselves are the learner's, already in place."""
-        self._version = version
+        self._batches.sampler.version = version
 
     async def close(self) -> None:
         """Ends the thread, after the batch that it may be working on."""

@@ -3,10 +3,14 @@
 
 from __future__ import annotations
 
+import logging
+
 from rlrun.event_log import EventLog
-from rlrun.scheduler.decisions import Admit, Decision, Fail, Finish, Train
+from rlrun.scheduler.decisions import Admit, Cancel, Decision, Fail, Finish, Hold, Train
 from rlrun.scheduler.events import Event
 from rlrun.scheduler.machine import Scheduler
+
+log = logging.getLogger(__name__)
 
 
 class Decisions:
@@ -20,6 +24,7 @@ class Decisions:
         self.scheduler, self.event_log = scheduler, event_log
         self.ended: Finish | Fail | None = None
         self._admits: list[Admit] = []
+        self._cancels: list[Cancel] = []
         self._train: Train | None = None
 
     def apply(self, event: Event) -> None:
@@ -33,6 +38,11 @@ class Decisions:
         """Prompts to start, oldest decision first."""
         admits, self._admits = self._admits, []
         return admits
+
+    def take_cancels(self) -> list[Cancel]:
+        """Groups to give up, oldest decision first."""
+        cancels, self._cancels = self._cancels, []
+        return cancels
 
     def take_train(self) -> Train | None:
         """The step to train, if one can begin."""
@@ -48,6 +58,14 @@ class Decisions:
             case Finish() | Fail():
                 self.ended = decision
                 self._admits.clear()
+            case Cancel():
+                before = len(self._admits)
+                named = (decision.position, decision.attempt)
+                self._admits = [a for a in self._admits if (a.position, a.attempt) != named]
+                if len(self._admits) == before:
+                    self._cancels.append(decision)
+            case Hold():
+                names = ", ".join(map(str, decision.waiting[:8]))
+                log.info("step %d waits for positions %s at the age limit", decision.step, names)
             case _:
-                # Cancel and Hold ask for nothing where everything admitted is also awaited.
-                pass
+                raise AssertionError(f"unknown decision {decision}")

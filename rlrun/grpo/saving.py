@@ -18,6 +18,7 @@ from rlrun.event_log import EventLog
 from rlrun.learner.learner import Learner
 from rlrun.logs import MetricsLogger
 from rlrun.prompts import PromptStream
+from rlrun.replay_buffer import ReplayBuffer
 from rlrun.scheduler.machine import Scheduler
 from rlrun.training_state import (
     load_json,
@@ -27,6 +28,8 @@ from rlrun.training_state import (
     save_json,
     save_tensors,
 )
+
+BUFFER = "buffer.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class Saver:
         tokenizer: Saved beside the weights, so that the folder is a model on its own.
         scheduler: Its state includes the frontier of the prompt stream.
         stream: Recognized again on resume.
+        buffer: Finished groups that wait to be trained.
         event_log: Made durable first; its length is part of the checkpoint.
         metrics: Made durable first.
     """
@@ -48,6 +52,7 @@ class Saver:
     tokenizer: PreTrainedTokenizerBase
     scheduler: Scheduler
     stream: PromptStream
+    buffer: ReplayBuffer
     event_log: EventLog
     metrics: MetricsLogger
 
@@ -82,6 +87,18 @@ class Saver:
             "stream": self.stream.state(),
         }
         save_json(folder / "state.json", state)
+        self.buffer.write(folder / BUFFER, self.scheduler.held)
+
+
+def restore_buffer(
+    folder: Path, buffer: ReplayBuffer, scheduler: Scheduler, stream: PromptStream
+) -> None:
+    """Puts back the groups that were ready, or in training, when the checkpoint was written.
+
+    Raises:
+        StorageError: They cannot be read.
+    """
+    buffer.read(folder / BUFFER, scheduler.held, stream.prompt_at)
 
 
 def read_state(folder: Path) -> dict[str, Any]:

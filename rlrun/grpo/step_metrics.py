@@ -98,30 +98,66 @@ def age_metrics(batch: Batch) -> dict[str, float]:
     }
 
 
-def speed_metrics(batch: Batch, generated: int, seconds: Mapping[str, float]) -> dict[str, float]:
+def speed_metrics(
+    batch: Batch, generated: int, seconds: Mapping[str, float], waited: Mapping[str, float]
+) -> dict[str, float]:
     """Tokens per second of the step, what its parts took, and the memory it has needed.
 
     Args:
         batch: The batch.
-        generated: Tokens sampled for the step, dropped groups included.
-        seconds: "step" and its parts "generate", "logprobs", "update" (if there was one) and
-            "train" (everything between generating and refitting).
+        generated: Tokens of groups that finished during the step.
+        seconds: "step" and its parts: "generate" (the trainer waited for a batch), "logprobs",
+            "update" (if there was one), "train" (from the batch to its end), "generating" (at least
+            one rollout was running) and "validation".
+        waited: Seconds that the trainer waited, by cause.
     """
     learned = [s for s in batch.trained if s.advantage != 0.0] if "update" in seconds else []
     trained = sum(s.trajectory.num_sampled for s in learned)
+    generator_idle = max(0.0, seconds["step"] - seconds["generating"] - seconds["validation"])
     return {
         "perf/step_s": seconds["step"],
         "perf/exposed_generation_s": seconds["generate"],
-        "perf/generation_s": seconds["generate"],
+        "perf/generation_s": seconds["generating"],
         "perf/logprobs_s": seconds["logprobs"],
         "perf/update_s": seconds.get("update", 0.0),
-        "perf/generated_tokens_per_s": generated / max(seconds["generate"], 1e-9),
+        "perf/generated_tokens_per_s": generated / max(seconds["generating"], 1e-9),
         "perf/trained_tokens_per_s": trained / max(seconds["step"], 1e-9),
         "idle/trainer_s": seconds["generate"],
-        "idle/trainer_s/waiting_groups": seconds["generate"],
-        "idle/generator_s": seconds["train"],
-        "idle/generator_s/training": seconds["train"],
+        "idle/generator_s": generator_idle,
+        "idle/generator_s/training": generator_idle,
         "perf/peak_memory_gib": _peak_memory_bytes() / 2**30,
+    } | {f"idle/trainer_s/{cause}": value for cause, value in sorted(waited.items())}
+
+
+def overlap_metrics(
+    batch: Batch, seconds: Mapping[str, float], tokens_per_s: float, share: float
+) -> dict[str, float]:
+    """How near the step came to what its two pools could do, and to a schedule in turns.
+
+    With g and t the seconds of generating and of training the batch, and the pools' shares of the
+    machine s and 1 - s: in turns on the same pools a step takes at least g + t, in turns on the
+    whole machine s * g + (1 - s) * t, and no schedule needs less than the latter. The efficiency
+    counts tokens that gave a gradient, the other ratios all of them (see docs/async.md). Waiting
+    for stragglers, which turns need as well, is in none of them: they are lower bounds.
+
+    Args:
+        batch: The batch.
+        seconds: As for ``speed_metrics``.
+        tokens_per_s: Of generation while something was running.
+        share: Of the machine, that generates.
+    """
+    lengths = [s.trajectory.num_sampled + s.stale_tokens for s in batch.samples]
+    if not lengths or tokens_per_s <= 0:
+        return {}
+    generation, training = sum(lengths) / tokens_per_s, seconds["train"]
+    step = max(seconds["step"] - seconds["validation"], 1e-9)
+    whole = share * generation + (1 - share) * training
+    useful = sum(s.trajectory.num_sampled for s in batch.trained if s.advantage != 0.0)
+    return {
+        "perf/ceiling_efficiency": whole / step * useful / max(sum(lengths), 1),
+        "perf/speedup_over_sync": (generation + training) / step,
+        "perf/per_gpu_over_sync": whole / step,
+        "perf/straggler_stretch": max(lengths) / max(_mean(lengths), 1e-9),
     }
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlrun.interfaces import GRPO, component
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 @dataclass(kw_only=True, slots=True)
 class SyncGRPO(GRPO):
     """Every token is sampled from the weights that it trains: age 0."""
+
+    concurrent: ClassVar[bool] = False
 
     async def train(self, trainer: Trainer) -> None:
         """Takes each verb in turn until the scheduler ends the run."""

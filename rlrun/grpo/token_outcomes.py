@@ -29,8 +29,13 @@ def token_categories(batch: Batch) -> dict[TokenCategory, int]:
     """Where the sampled tokens of the batch went; the sum is all of them."""
     counts: dict[TokenCategory, int] = {}
     for sample in batch.samples:
-        category = _category(sample)
-        counts[category] = counts.get(category, 0) + sample.trajectory.num_sampled
+        category, tokens = _category(sample), sample.trajectory.num_sampled
+        if category is TokenCategory.ERRORED:
+            tokens += sample.stale_tokens
+        elif sample.stale_tokens:
+            stale = counts.get(TokenCategory.STALE, 0)
+            counts[TokenCategory.STALE] = stale + sample.stale_tokens
+        counts[category] = counts.get(category, 0) + tokens
     return counts
 
 

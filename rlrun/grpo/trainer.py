@@ -3,20 +3,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from rlrun.batch import Batch
-from rlrun.collector import Collector
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
-from rlrun.errors import EnvironmentDown, GenerationError, Interrupted
+from rlrun.errors import EnvironmentDown, GenerationError, Interrupted, RlrunError
 from rlrun.evaluate import Evaluator
-from rlrun.grpo.decisions import Decisions
+from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver
-from rlrun.grpo.step_metrics import age_metrics, batch_metrics, speed_metrics
+from rlrun.grpo.step_metrics import age_metrics, batch_metrics, overlap_metrics, speed_metrics
 from rlrun.grpo.token_outcomes import outcomes, token_categories
 from rlrun.interfaces import Generator
 from rlrun.learner.learner import Learner
@@ -25,7 +28,7 @@ from rlrun.prepare import Preparation
 from rlrun.recorder import Recorder
 from rlrun.run_dir import RunDir
 from rlrun.scheduler.decisions import Fail, Finish, Train
-from rlrun.scheduler.events import StepTrained, Stop, VersionPublished
+from rlrun.scheduler.events import Paused, Resumed, StepTrained, Stop, VersionPublished
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
@@ -36,18 +39,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 INTERRUPTED = "interrupted"
 """Why a run ended that a signal asked to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Everything that a trainer uses and does not own."""
+    """Everything that a trainer uses and does not own.
+
+    Attributes:
+        generator_share: Of the machine, that generates where learner and generator work at once.
+    """
 
     config: RunConfig
     run_dir: RunDir
-    decisions: Decisions
-    collector: Collector
+    rollouts: Rollouts
     prepare: Preparation
     learner: Learner
     generator: Generator
@@ -59,6 +68,7 @@ class Parts:
     console: Console
     stop: StopSignal
     time_limit: TimeLimit
+    generator_share: float
 
 
 @dataclass(slots=True)
@@ -68,14 +78,14 @@ class StepInProgress:
     Attributes:
         metrics: Filled by the verbs.
         seconds: Wall time of the verbs.
-        generated: Tokens sampled for the step.
         started: When the step began, by ``time.perf_counter``.
+        busy: What the generator had been busy until then, in seconds.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
-    generated: int = 0
     started: float = field(default_factory=time.perf_counter)
+    busy: float = 0.0
 
 
 class Trainer:
@@ -88,10 +98,13 @@ class Trainer:
 
     def __init__(self, parts: Parts, step: int) -> None:
         self.parts, self.step = parts, step
+        self.decisions, self.collector = parts.rollouts.decisions, parts.rollouts.collector
+        self.computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
         self.current = StepInProgress()
         self.batch: Batch | None = None
         self.save_seconds: float | None = None
         self.saved_step = self.validated_step = step
+        self.validates = self.paused = False
         self.consistent = True
 
     async def run(self) -> str:
@@ -112,12 +125,14 @@ class Trainer:
             self.parts.metrics.log(0, metrics)
             self.parts.console.step(0, metrics)
         try:
-            await self.parts.config.grpo.train(self)
+            async with self.parts.rollouts:
+                await self.parts.config.grpo.train(self)
         finally:
             # Between steps everything is consistent, whatever ended the run.
             if self.consistent:
                 await self._end()
-        ended = self.parts.decisions.ended
+            self.computer.shutdown()
+        ended = self.decisions.ended
         assert ended is not None, "a schedule returns only at the end"
         if ended.reason == INTERRUPTED and self.parts.stop.signal_number is not None:
             raise Interrupted(self.parts.stop.signal_number)
@@ -140,28 +155,20 @@ class Trainer:
     # --- verbs ------------------------------------------------------------------------------------
 
     async def next_batch(self) -> Train | None:
-        """Generates until the scheduler begins a step; None once it has ended the run.
+        """Waits until the scheduler begins a step; None once it has ended the run.
 
         Raises:
-            GenerationError: Too many failures, or nothing with a signal.
+            GenerationError: Too many failures, nothing with a signal, or no progress.
         """
-        self.current, self.consistent = StepInProgress(), True
-        decisions = self.parts.decisions
+        self.current, self.consistent = StepInProgress(busy=self.collector.busy_seconds), True
         self._stop_if_asked()
-        while (train := decisions.take_train()) is None:
-            if isinstance(decisions.ended, Fail):
-                cause = f" The original error: {decisions.ended.error}" * bool(
-                    decisions.ended.error
-                )
-                down = decisions.ended.error.startswith(FailureKind.ENV_DOWN)
-                kind = EnvironmentDown if down else GenerationError
-                raise kind("rollout", decisions.ended.reason + "." + cause)
-            if decisions.ended is not None:
+        self.parts.rollouts.carry_out()
+        while (train := self.decisions.take_train()) is None:
+            if isinstance(self.decisions.ended, Fail):
+                raise _failure(self.decisions.ended)
+            if self._ends:
                 return None
-            admits = decisions.take_admits()
-            assert admits, "a synchronous scheduler that neither trains nor ends admits prompts"
-            for event in await self.parts.collector.run(admits):
-                decisions.apply(event)
+            await self.parts.rollouts.news()
         self._took("generate")
         return train
 
@@ -171,29 +178,34 @@ class Trainer:
         self.consistent = False
         if parts.server is not None:
             await parts.server.hold()
-        groups = parts.collector.take(train.positions)
-        prepared = parts.prepare(train.step, groups)
+        groups = self.collector.buffer.take(train.positions)
+        prepared = await self._compute(parts.prepare, train.step, groups, train.mask_before)
         self.current.seconds["logprobs"] = time.perf_counter() - started
         batch = self.batch = prepared.batch
         if prepared.warning is not None:
             parts.console.notice(f"step {train.step}: {prepared.warning}")
         # Before the update: if it fails, the batch that did it is there to be looked at.
-        parts.records.trained(batch)
-        dropped = parts.collector.take_dropped()
-        self.current.generated = sum(group.num_sampled for group in (*groups, *dropped))
+        parts.records.trained(batch, self._targets(train))
+        dropped = self.collector.take_dropped()
         metrics = batch_metrics(batch, prepared.entropies, dropped) | age_metrics(batch)
         metrics |= prepared.correction
         if self._learns(batch):
-            size = parts.config.policy.train_global_batch_size
+            minibatches = batch.minibatches(parts.config.policy.train_global_batch_size)
             began = time.perf_counter()
-            metrics |= parts.learner.update(batch.minibatches(size), train.step)
+            metrics |= await self._compute(parts.learner.update, minibatches, train.step)
             self.current.seconds["update"] = time.perf_counter() - began
         metrics["train/skipped_update"] = float(not self._learns(batch))
-        parts.decisions.apply(
+        parts.rollouts.apply(
             StepTrained(train.step, outcomes(train.positions, batch), token_categories(batch))
         )
         self.current.metrics |= metrics
         self.current.seconds["train"] = time.perf_counter() - started
+
+    async def quiesce(self) -> None:
+        """Waits until nothing is being sampled, and lets nothing new begin before the refit."""
+        self._pause()
+        while self.decisions.scheduler.in_flight:
+            await self.parts.rollouts.news()
 
     async def refit(self) -> None:
         """Gives the generator the new weights and frees the slots of the step."""
@@ -202,7 +214,13 @@ class Trainer:
         await self.parts.generator.refit(version)
         self._release_server()
         self.current.metrics["refit/seconds"] = time.perf_counter() - started
-        self.parts.decisions.apply(VersionPublished(version))
+        self.validates = self._is_validated(version)
+        if self.validates:
+            # Nothing begins during a validation: it has the generator to itself.
+            self._pause()
+        self.parts.rollouts.apply(VersionPublished(version))
+        if not self.validates:
+            self._resume()
 
     async def finish_step(self) -> None:
         """Validates, logs and saves as configured; asks for the end where it is due."""
@@ -210,20 +228,21 @@ class Trainer:
         assert batch is not None, "a step has a batch"
         self.step += 1
         self._stop_if_asked()
-        if self._validates():
+        if self.validates:
+            started = time.perf_counter()
             self.current.metrics |= await self.validate()
+            self.current.seconds["validation"] = time.perf_counter() - started
             self._stop_early(self.current.metrics)
+            self._resume()
         self._took("step")
         parts.time_limit.step_took(self.current.seconds["step"])
         if parts.time_limit.reached():
-            parts.decisions.apply(Stop("time_limit"))
-        metrics = self.current.metrics | speed_metrics(
-            batch, self.current.generated, self.current.seconds
-        )
+            parts.rollouts.apply(Stop("time_limit"))
+        metrics = self.current.metrics | self._speed(batch)
         if self.save_seconds is not None:
             # Of the step before: its own line was written before it was saved.
             metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None
-        scheduler = parts.decisions.scheduler
+        scheduler = self.decisions.scheduler
         metrics |= {f"tokens/{name}": count for name, count in scheduler.ledger().items()}
         metrics |= scheduler.counters()
         parts.metrics.log(self.step, metrics)
@@ -264,7 +283,7 @@ class Trainer:
 
     @property
     def _ends(self) -> bool:
-        return self.parts.decisions.ended is not None
+        return self.decisions.ended is not None
 
     def _learns(self, batch: Batch) -> bool:
         """A batch without signal must not be stepped: momentum would move the weights."""
@@ -274,23 +293,19 @@ class Trainer:
     @property
     def _completes(self) -> bool:
         """Whether the run came to its end, rather than being interrupted or short of time."""
-        ended = self.parts.decisions.ended
+        ended = self.decisions.ended
         complete = isinstance(ended, Finish) and ended.reason in ("max_steps", "data_end")
         return complete and self.parts.config.grpo.val_at_end
 
-    def _validates(self) -> bool:
+    def _is_validated(self, step: int) -> bool:
         grpo = self.parts.config.grpo
         if self._completes:
             return True
-        return (
-            grpo.val_period > 0
-            and self.step % grpo.val_period == 0
-            and self.step >= grpo.val_start_at
-        )
+        return grpo.val_period > 0 and step % grpo.val_period == 0 and step >= grpo.val_start_at
 
     def _stop_if_asked(self) -> None:
         if self.parts.stop.signal_number is not None and not self._ends:
-            self.parts.decisions.apply(Stop(INTERRUPTED))
+            self.parts.rollouts.apply(Stop(INTERRUPTED))
 
     def _stop_early(self, metrics: dict[str, float]) -> None:
         grpo = self.parts.config.grpo
@@ -299,11 +314,53 @@ class Trainer:
             return
         value = metrics.get(name)
         if value is not None and value >= threshold:
-            self.parts.decisions.apply(Stop(f"{name}={value:.4g} reached {threshold:.4g}"))
+            self.parts.rollouts.apply(Stop(f"{name}={value:.4g} reached {threshold:.4g}"))
 
     def _saves(self) -> bool:
         settings = self.parts.config.checkpointing
         return settings.enabled and (self._ends or self.step % settings.save_period == 0)
 
+    # --- small acts -------------------------------------------------------------------------------
+
+    async def _compute(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs the learner's work in its thread, so that rollouts go on meanwhile."""
+        call = functools.partial(work, *args, **kwargs)
+        return await asyncio.get_running_loop().run_in_executor(self.computer, call)
+
+    def _speed(self, batch: Batch) -> dict[str, float]:
+        """What the step says about speed."""
+        seconds = {"validation": 0.0, **self.current.seconds}
+        seconds["generating"] = self.collector.busy_seconds - self.current.busy
+        generated = self.collector.take_tokens()
+        waited = self.parts.rollouts.take_waited()
+        metrics = speed_metrics(batch, generated, seconds, waited)
+        if self.parts.config.grpo.concurrent:
+            rate = metrics["perf/generated_tokens_per_s"]
+            metrics |= overlap_metrics(batch, seconds, rate, self.parts.generator_share)
+        return metrics
+
+    def _pause(self) -> None:
+        if not self.paused and not self._ends:
+            self.parts.rollouts.apply(Paused())
+            self.paused = True
+
+    def _resume(self) -> None:
+        if self.paused and not self._ends:
+            self.parts.rollouts.apply(Resumed())
+        self.paused = False
+
+    def _targets(self, train: Train) -> dict[int, int] | None:
+        """A step trains exactly the groups that were admitted for it, if they were for any."""
+        if not self.parts.config.batching.assigns_targets:
+            return None
+        return dict.fromkeys(train.positions, train.step)
+
     def _took(self, verb: str) -> None:
         self.current.seconds[verb] = time.perf_counter() - self.current.started
+
+
+def _failure(fail: Fail) -> RlrunError:
+    """The error that a run ends with when its scheduler gives up."""
+    cause = f" The original error: {fail.error}" * bool(fail.error)
+    kind = EnvironmentDown if fail.error.startswith(FailureKind.ENV_DOWN) else GenerationError
+    return kind("rollout", fail.reason + "." + cause)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from rlrun.config import load
 from rlrun.config.flags import _quoted
 from rlrun.errors import Problem
-from rlrun.grpo.sync import SyncGRPO
-from rlrun.interfaces import REGISTRY, setting
 from tests.config.config_problems import QUICK, only_problem, problems
 
 Recipe = Callable[..., str]
@@ -90,26 +87,38 @@ def test_a_key_of_another_variant_names_the_variants_that_have_it() -> None:
     assert "loss=gspo is chosen" in problem.what
 
 
-def test_a_schedule_key_may_stay_at_its_default_under_another_schedule(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @dataclass(kw_only=True, slots=True)
-    class OtherGRPO(SyncGRPO):
-        """A schedule with a key of its own."""
-
-        max_trajectory_age_steps: int = setting(ge=0)
-
-    monkeypatch.setitem(REGISTRY, "grpo/other", OtherGRPO)
-    monkeypatch.setattr("rlrun.config.settle.conf_dir", lambda: tmp_path)
-    (tmp_path / "grpo").mkdir()
-    text = "defaults: [sync, other_schema, _self_]\nmax_trajectory_age_steps: 4\n"
-    (tmp_path / "grpo" / "other.yaml").write_text(text, encoding="utf-8")
+def test_a_schedule_key_may_stay_at_its_default_under_another_schedule() -> None:
     key = "grpo.max_trajectory_age_steps"
     assert load([QUICK, f"{key}=4"]).config == load([QUICK]).config
     problem = only_problem([QUICK, f"{key}=8"])
-    assert "grpo=other" in problem.what
+    assert "grpo=async" in problem.what
     assert "at its default 4 it may stay" in problem.remedy
     load([QUICK, f"{key}=8", f"{key}=4"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        (("grpo.max_num_in_flight_batches_in_generation=5",), "max(1, max_trajectory_age_steps)=4"),
+        (
+            (
+                "grpo.max_trajectory_age_steps=0",
+                "grpo.max_num_in_flight_batches_in_generation=2",
+            ),
+            "max(1, max_trajectory_age_steps)=1",
+        ),
+        (("grpo.max_trajectory_age_steps=-1",), "-1"),
+        (
+            (
+                "grpo.in_flight_weight_updates=false",
+                "grpo.recompute_kv_cache_after_weight_updates=true",
+            ),
+            "no effect",
+        ),
+    ],
+)
+def test_impossible_asynchronous_settings_are_refused(flags: tuple[str, ...], what: str) -> None:
+    assert what in only_problem([QUICK, "grpo=async", *flags]).what
 
 
 def test_an_unknown_group_is_refused(recipe: Recipe) -> None:

@@ -113,6 +113,9 @@ BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
         ]
     ],
     "model_is_no_choice": [(("policy.model=tiny",), "name of a choice")],
+    "stale_is_corrected": [
+        (("grpo=async", "correction.enabled=false"), "as if they were fresh"),
+    ],
 }
 
 

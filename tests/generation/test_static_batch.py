@@ -8,13 +8,15 @@ from threading import Event
 
 import pytest
 import torch
-from transformers import NemotronHConfig, NemotronHForCausalLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from rlrun.errors import GenerationError
 from rlrun.generation import static_batch
-from rlrun.generation.static_batch import StaticBatchSampler
+from rlrun.generation.sampler import Sampler
+from rlrun.generation.static_batch import StaticBatches
 from rlrun.renderer import Renderer
 from rlrun.types import Completion, GenerationRequest, Sampling, StopReason, VersionSpan
+from tests.generation.hybrid import tiny_hybrid
 
 Requests = Callable[..., list[GenerationRequest]]
 
@@ -26,8 +28,9 @@ def sample(
     max_batch_size: int | None = None,
     version: int = 0,
 ) -> list[Completion]:
-    sampler = StaticBatchSampler(model, renderer, max_batch_size, None)
-    return sampler(requests, version, Event())
+    sampler = Sampler(model, renderer, None)
+    sampler.version = version
+    return StaticBatches(sampler, max_batch_size)(requests, Event())
 
 
 def expected_logprobs(
@@ -294,7 +297,7 @@ def test_bfloat16_arithmetic_stays_near_float32(
     model: PreTrainedModel, renderer: Renderer, requests_for: Requests
 ) -> None:
     requests = requests_for(8, sampling=Sampling(0.0), max_new_tokens=1)
-    half = StaticBatchSampler(model, renderer, None, torch.bfloat16)(requests, 0, Event())
+    half = StaticBatches(Sampler(model, renderer, torch.bfloat16), None)(requests, Event())
     full = sample(model, renderer, requests)
     differences = [abs(a.logprobs[0] - b.logprobs[0]) for a, b in zip(half, full, strict=True)]
     assert 0 < max(differences) < 0.2
@@ -302,29 +305,7 @@ def test_bfloat16_arithmetic_stays_near_float32(
 
 
 def test_a_hybrid_of_attention_state_space_and_experts_samples_right(renderer: Renderer) -> None:
-    torch.manual_seed(0)
-    config = NemotronHConfig(
-        vocab_size=280,
-        hidden_size=32,
-        layers_block_type=["mamba", "moe", "attention", "mamba"],
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=16,
-        mamba_num_heads=4,
-        mamba_head_dim=16,
-        ssm_state_size=8,
-        n_groups=2,
-        chunk_size=8,
-        intermediate_size=32,
-        n_routed_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=16,
-        moe_shared_expert_intermediate_size=16,
-        n_shared_experts=1,
-        n_group=1,
-        topk_group=1,
-    )
-    hybrid = NemotronHForCausalLM(config)
+    hybrid = tiny_hybrid(280)
     requests = [
         GenerationRequest(tuple(range(3, 3 + length)), 5 + length, seed, Sampling(1.0))
         for seed, length in enumerate((5, 9, 9, 12, 2, 1))

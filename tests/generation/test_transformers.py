@@ -43,6 +43,9 @@ async def start(model: PreTrainedModel, renderer: Renderer) -> TransformersGener
             renderer=renderer,
             concurrent=False,
             ordered=True,
+            recompute_kv_cache=False,
+            deterministic=True,
+            num_threads=1,
             folder=None,
         )
     )

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlrun.batch import Batch, collect_samples, with_advantages
-from rlrun.grpo.step_metrics import age_metrics, batch_metrics, speed_metrics
+from rlrun.grpo.step_metrics import age_metrics, batch_metrics, overlap_metrics, speed_metrics
 from rlrun.metrics import METRICS, is_declared
 from rlrun.types import StopReason, TrajectoryGroup
 from tests.factories import config, group, prompt, trajectory
@@ -97,21 +97,52 @@ def test_the_mean_advantage_is_that_of_the_trained_trajectories() -> None:
     assert (metrics["train/advantage_mean"], metrics["train/advantage_std"]) == (2.0, 1.0)
 
 
-SECONDS = {"step": 4.0, "generate": 2.0, "logprobs": 0.5, "update": 1.0, "train": 1.75}
+SECONDS = {
+    "step": 4.0,
+    "generate": 2.0,
+    "generating": 1.5,
+    "validation": 0.25,
+    "logprobs": 0.5,
+    "update": 1.0,
+    "train": 1.75,
+}
+WAITED = {"waiting_groups": 2.0}
 
 
 def test_only_tokens_with_an_advantage_count_as_trained_per_second() -> None:
     batch = batch_of(group([1.0, 0.0, None]), group([1.0, 1.0, 1.0], 1))
-    metrics = speed_metrics(batch, 12, SECONDS)
+    metrics = speed_metrics(batch, 12, SECONDS, WAITED)
     assert metrics["perf/trained_tokens_per_s"] == 4 / 4.0
-    assert metrics["perf/generated_tokens_per_s"] == 12 / 2.0
-    assert metrics["idle/generator_s/training"] == 1.75
+    assert metrics["perf/generated_tokens_per_s"] == 12 / 1.5
+    assert metrics["idle/generator_s/training"] == 4.0 - 1.5 - 0.25
+    assert metrics["idle/trainer_s/waiting_groups"] == metrics["idle/trainer_s"] == 2.0
     skipped = {name: value for name, value in SECONDS.items() if name != "update"}
-    assert speed_metrics(batch, 10, skipped)["perf/trained_tokens_per_s"] == 0.0
+    assert speed_metrics(batch, 10, skipped, WAITED)["perf/trained_tokens_per_s"] == 0.0
+
+
+def test_two_pools_that_never_wait_are_at_the_ceiling() -> None:
+    """Generating and training the batch take as long as the step: nothing could be faster."""
+    batch = batch_of(group([1.0, 0.0]))
+    tokens = sum(s.trajectory.num_sampled for s in batch.samples)
+    seconds = {"step": 4.0, "validation": 0.0, "train": 4.0}
+    metrics = overlap_metrics(batch, seconds, tokens / 4.0, share=0.5)
+    assert metrics["perf/ceiling_efficiency"] == pytest.approx(1.0)
+    assert metrics["perf/speedup_over_sync"] == pytest.approx(2.0)
+    assert metrics["perf/per_gpu_over_sync"] == pytest.approx(1.0)
+
+
+def test_idle_time_and_waste_lower_the_efficiency() -> None:
+    batch = batch_of(group([1.0, 0.0]), group([1.0, 1.0], 1))
+    tokens = sum(s.trajectory.num_sampled for s in batch.samples)
+    seconds = {"step": 5.0, "validation": 1.0, "train": 1.0}
+    metrics = overlap_metrics(batch, seconds, tokens / 2.0, share=0.25)
+    assert metrics["perf/per_gpu_over_sync"] == pytest.approx((0.25 * 2 + 0.75 * 1) / 4)
+    assert metrics["perf/ceiling_efficiency"] == pytest.approx((0.25 * 2 + 0.75 * 1) / 4 / 2)
+    assert metrics["perf/speedup_over_sync"] == pytest.approx(3 / 4)
 
 
 def peak_memory() -> float:
-    return speed_metrics(batch_of(group([1.0])), 10, SECONDS)["perf/peak_memory_gib"]
+    return speed_metrics(batch_of(group([1.0])), 10, SECONDS, WAITED)["perf/peak_memory_gib"]
 
 
 def test_memory_is_the_largest_of_the_process_or_of_its_gpu(
@@ -129,13 +160,13 @@ def test_memory_is_the_largest_of_the_process_or_of_its_gpu(
 
 def test_every_metric_is_declared() -> None:
     batch = batch_of(group([1.0, 0.0, None]))
-    metrics = metrics_of(batch) | age_metrics(batch) | speed_metrics(batch, 12, SECONDS)
+    metrics = metrics_of(batch) | age_metrics(batch) | speed_metrics(batch, 12, SECONDS, WAITED)
     assert all(is_declared(name) for name in metrics)
 
 
 def test_every_declared_metric_of_a_batch_is_there() -> None:
     batch = batch_of(group([1.0, 0.0]))
-    logged = metrics_of(batch) | speed_metrics(batch, 12, SECONDS)
+    logged = metrics_of(batch) | speed_metrics(batch, 12, SECONDS, WAITED)
     elsewhere = {
         *("train/loss", "train/policy_loss", "train/kl_to_reference", "train/ratio_mean"),
         *("train/ratio_clipped_fraction", "train/grad_norm", "train/lr", "train/skipped_update"),

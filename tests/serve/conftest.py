@@ -13,12 +13,17 @@ from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
 from tests.serve.engines import WITH_TOOLS, Engine
 
+ENGINES = {
+    "transformers": ("transformers", False),
+    "transformers, concurrent": ("transformers", True),
+}
 
-@pytest.fixture(scope="session", params=["transformers"])
+
+@pytest.fixture(scope="session", params=ENGINES.values(), ids=ENGINES.keys())
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
     """Variants of the generation slot that the contract holds for."""
     torch.set_num_threads(1)
-    made = Engine(request.param)
+    made = Engine(*request.param)
     yield made
     made.close()
 

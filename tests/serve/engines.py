@@ -58,8 +58,14 @@ QUESTION = [{"role": "user", "content": "What is 37 + 45?"}]
 class Engine:
     """A generator in an event loop of its own, which lives as long as the engine."""
 
-    def __init__(self, choice: str) -> None:
-        """Starts the variant ``choice`` of the slot on the embedded model."""
+    def __init__(self, choice: str, concurrent: bool) -> None:
+        """Starts the variant ``choice`` of the slot on the embedded model.
+
+        Args:
+            choice: Name of the variant.
+            concurrent: With weights of its own, as in an asynchronous run.
+        """
+        self.concurrent = concurrent
         self.overrides = (f"generation={choice}",)
         self.config = config(*self.overrides)
         self.renderer = Renderer.load(self.config.policy)
@@ -79,8 +85,11 @@ class Engine:
             weights=lambda: iter(saved_tensors(self.model).items()),
             policy=self.config.policy,
             renderer=renderer,
-            concurrent=False,
-            ordered=True,
+            concurrent=self.concurrent,
+            ordered=not self.concurrent,
+            recompute_kv_cache=False,
+            deterministic=True,
+            num_threads=1,
             folder=None,
         )
 

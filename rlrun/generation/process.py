@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A transformers generator in a process of its own, with its own copy of the weights.
+
+The process is rlrun.generation.process_child. It answers calls as they come (or one at a time as a
+static batch, where results must not depend on timing), and takes new weights between two tokens
+from memory that both processes see. A process that dies fails the calls that it had; the next call
+starts another one, which begins with the newest weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import pickle
+import struct
+import sys
+import tempfile
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import rlrun
+from rlrun.config.schema import Policy
+from rlrun.errors import GenerationError
+from rlrun.interfaces import Abandoned, Generator, GeneratorInputs
+from rlrun.refit.shared_memory import WeightBlock
+from rlrun.types import Completion, GenerationRequest
+
+log = logging.getLogger(__name__)
+
+WHERE = "generation=transformers"
+HEADER = struct.Struct("<Q")
+"""Length of the pickled message that follows. A pickle crosses nothing but this pipe."""
+
+START_TIMEOUT_S = 600.0
+CLOSE_TIMEOUT_S = 10.0
+LOG_TAIL_BYTES = 2000
+
+_ROOT = Path(rlrun.__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class StartUp:
+    """The first message to the process.
+
+    Attributes:
+        policy: Names the model and the arithmetic.
+        max_batch_size: Rows that run at once.
+        ordered: Calls are answered one at a time, each as a static batch.
+        recompute_kv_cache: Whether running rows are read anew after a refit.
+        deterministic: Whether only reproducible operations are allowed.
+        num_threads: CPU threads.
+        device: Where to compute.
+    """
+
+    policy: Policy
+    max_batch_size: int | None
+    ordered: bool
+    recompute_kv_cache: bool
+    deterministic: bool
+    num_threads: int
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A message to the process; its reply has the same number."""
+
+    number: int
+    kind: Literal["generate", "cancel", "score", "refit"]
+    content: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A message from the process.
+
+    Attributes:
+        number: Of the call; -1 once when the process has started.
+        kind: What came of it; ``cancelled`` has the number of tokens that were sampled for the
+            call, ``failed`` an error.
+        content: Completions, log-probs, a number or an error.
+    """
+
+    number: int
+    kind: Literal["done", "cancelled", "failed"]
+    content: Any
+
+
+class _Child:
+    """One run of the process, and the calls that it has not answered."""
+
+    def __init__(self, process: Process, log_path: Path) -> None:
+        self.process, self.log_path = process, log_path
+        self.started: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.pending: dict[int, asyncio.Future[Reply]] = {-1: self.started}
+        self.reader = asyncio.create_task(self._read())
+
+    @property
+    def alive(self) -> bool:
+        return not self.reader.done()
+
+    def send(self, message: StartUp | Call) -> None:
+        assert self.process.stdin is not None
+        body = pickle.dumps(message)
+        self.process.stdin.write(HEADER.pack(len(body)) + body)
+
+    async def ask(self, call: Call) -> Reply:
+        """The reply; the future stays in ``pending`` if the caller is cancelled."""
+        future = self.pending.setdefault(call.number, asyncio.get_running_loop().create_future())
+        self.send(call)
+        return await asyncio.shield(future)
+
+    async def _read(self) -> None:
+        """Hands out replies until the process ends, then fails what is left."""
+        assert self.process.stdout is not None
+        try:
+            while True:
+                header = await self.process.stdout.readexactly(HEADER.size)
+                body = await self.process.stdout.readexactly(*HEADER.unpack(header))
+                reply: Reply = pickle.loads(body)
+                future = self.pending.pop(reply.number, None)
+                if future is not None and not future.done():
+                    future.set_result(reply)
+        except asyncio.IncompleteReadError:
+            status = await self.process.wait()
+        error = f"the generator process ended with {_ending(status)}{self._tail()}"
+        pending, self.pending = self.pending, {}
+        for number, future in pending.items():
+            if not future.done():
+                future.set_result(Reply(number, "failed", error))
+
+    def _tail(self) -> str:
+        """The last line that the process wrote, and where the rest is."""
+        text = self.log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
+        return f" ({text.splitlines()[-1]}; all of it in {self.log_path})" if text else ""
+
+    async def end(self) -> None:
+        """Ends the process, by force if it does not listen."""
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        try:
+            await asyncio.wait_for(self.process.wait(), CLOSE_TIMEOUT_S)
+        except TimeoutError:
+            self.process.kill()
+        await self.reader
+
+
+def _ending(status: int) -> str:
+    return f"signal {-status}" if status < 0 else f"status {status}"
+
+
+class ProcessGenerator(Generator):
+    """The parent's side of the process."""
+
+    def __init__(self, start_up: StartUp, inputs: GeneratorInputs) -> None:
+        """Starts nothing yet; the first refit does."""
+        self.lockstep = inputs.ordered
+        self._start_up, self._weights = start_up, inputs.weights
+        self._temporary = None if inputs.folder is not None else tempfile.TemporaryDirectory()
+        folder = inputs.folder or Path(self._temporary.name if self._temporary else "")
+        self._log_path = folder / "generator.log"
+        self._block: WeightBlock | None = None
+        self._version = 0
+        self._child: _Child | None = None
+        self._lock = asyncio.Lock()
+        self._numbers = 0
+        self._closed = False
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """See ``Generator.generate``. A cancelled call says how many tokens it had."""
+        if not requests:
+            return []
+        child = await self._running()
+        call = self._call("generate", tuple(requests))
+        try:
+            reply = await child.ask(call)
+        except asyncio.CancelledError:
+            raise Abandoned(await self._cancel(child, call)) from None
+        completions: list[Completion] = _content(reply)
+        return completions
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """See ``Generator.score``; it comes between two tokens of what is being sampled."""
+        child = await self._running()
+        scores: list[float] = _content(await child.ask(self._call("score", tuple(token_ids))))
+        return scores
+
+    async def refit(self, version: int) -> None:
+        """See ``Generator.refit``: waits until the process has copied the weights."""
+        async with self._lock:
+            if self._block is None:
+                self._block = WeightBlock.make(self._weights())
+            self._block.write(self._weights())
+            self._version = version
+            if self._child is None or not self._child.alive:
+                self._child = await self._start(self._block)
+            else:
+                _content(await self._child.ask(self._call("refit", version)))
+
+    async def close(self) -> None:
+        """Ends the process."""
+        self._closed = True
+        if self._child is not None:
+            await self._child.end()
+        if self._block is not None:
+            self._block.close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+    async def _running(self) -> _Child:
+        async with self._lock:
+            if self._closed or self._block is None:
+                raise GenerationError(WHERE, "the generator is closed or was never refitted")
+            if self._child is None or not self._child.alive:
+                log.warning(
+                    "the generator process is started again, with version %d", self._version
+                )
+                self._child = await self._start(self._block)
+            return self._child
+
+    async def _start(self, block: WeightBlock) -> _Child:
+        """Starts a process that has the weights of the block."""
+        with self._log_path.open("ab") as file:
+            process = await self._spawn(block, file)
+        child = _Child(process, self._log_path)
+        child.send(self._start_up)
+        child.send(Call(-1, "refit", (self._version, block.layout())))
+        try:
+            reply = await asyncio.wait_for(asyncio.shield(child.started), START_TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            what = f"the generator process did not start within {START_TIMEOUT_S:g} s"
+            raise GenerationError(WHERE, what, f"See {self._log_path}") from None
+        except asyncio.CancelledError:
+            process.kill()
+            raise
+        _content(reply)
+        return child
+
+    async def _spawn(self, block: WeightBlock, log_file: BinaryIO) -> Process:
+        path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
+        # Its own process group: Ctrl-C is for the run, which then closes this.
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", "rlrun.generation.process_child", str(block.fd)),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=log_file,
+            pass_fds=(block.fd,),
+            process_group=0,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+
+    async def _cancel(self, child: _Child, call: Call) -> int:
+        """Tells the process to give a call up; the number of tokens that it had."""
+        reply = child.pending.get(call.number)
+        if reply is None or not child.alive:
+            return 0
+        child.send(Call(call.number, "cancel", None))
+        answer = await asyncio.shield(reply)
+        match answer.kind:
+            case "cancelled":
+                return int(answer.content)
+            case "done":
+                return sum(len(completion.token_ids) for completion in answer.content)
+        return 0
+
+    def _call(self, kind: Literal["generate", "score", "refit"], content: Any) -> Call:
+        self._numbers += 1
+        return Call(self._numbers, kind, content)
+
+
+def _content(reply: Reply) -> Any:
+    """What a reply holds.
+
+    Raises:
+        GenerationError: The call failed.
+    """
+    if reply.kind == "failed":
+        remedy = "Out of memory: lower generation.max_batch_size"
+        raise GenerationError(WHERE, str(reply.content), remedy)
+    return reply.content

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process behind rlrun.generation.process: samples from its own copy of the model.
+
+Standard input and output carry the messages; what libraries print goes to standard error, which is
+the log. The process ends when its input does, so it does not outlive the one that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from rlrun.errors import GenerationError
+from rlrun.generation.continuous_batch import ContinuousBatch
+from rlrun.generation.process import HEADER, Call, Reply, StartUp
+from rlrun.generation.sampler import Sampler
+from rlrun.generation.static_batch import StaticBatches
+from rlrun.interfaces import Precision
+from rlrun.learner.model import read_weights, saved_tensors, without_dropout
+from rlrun.models import resolve_model
+from rlrun.refit.shared_memory import WeightBlock, load_weights
+from rlrun.renderer import Renderer
+
+FAILURES = (GenerationError, RuntimeError, ValueError, IndexError)
+"""What a model or torch raises over a call."""
+
+
+class Inbox:
+    """Messages as they arrive; the sender never waits for a computation."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._calls: queue.SimpleQueue[Call] = queue.SimpleQueue()
+        self._cancelled: dict[int, threading.Event] = {}
+
+    def start_up(self) -> StartUp:
+        """The first message."""
+        message = self._next()
+        assert isinstance(message, StartUp)
+        threading.Thread(target=self._read, daemon=True).start()
+        return message
+
+    def take(self, wait: bool) -> Call | None:
+        """The next call; None if there is none and ``wait`` is false."""
+        try:
+            return self._calls.get(block=wait)
+        except queue.Empty:
+            return None
+
+    def cancelled(self, number: int) -> threading.Event:
+        """Set once a call is cancelled."""
+        return self._cancelled.setdefault(number, threading.Event())
+
+    def forget(self, number: int) -> None:
+        """A call was answered."""
+        self._cancelled.pop(number, None)
+
+    def _read(self) -> None:
+        while True:
+            message = self._next()
+            assert isinstance(message, Call)
+            if message.kind == "cancel":
+                self.cancelled(message.number).set()
+            self._calls.put(message)
+
+    def _next(self) -> object:
+        header = self._stream.read(HEADER.size)
+        if len(header) < HEADER.size:
+            # The parent is done or gone; whatever is being sampled is of no use to anybody.
+            os._exit(0)
+        message: object = pickle.loads(self._stream.read(*HEADER.unpack(header)))
+        return message
+
+
+class Server:
+    """Answers calls with one model."""
+
+    def __init__(self, start_up: StartUp, inbox: Inbox, send: Callable[[Reply], None]) -> None:
+        policy = start_up.policy
+        torch.set_num_threads(start_up.num_threads)
+        torch.use_deterministic_algorithms(
+            start_up.deterministic, warn_only=start_up.device != "cpu"
+        )
+        disable_progress_bar()
+        self.model = read_weights(resolve_model(policy.model), policy.model)
+        without_dropout(self.model)
+        torch.nn.Module.to(self.model, torch.device(start_up.device))
+        autocast = torch.bfloat16 if policy.precision is Precision.BFLOAT16 else None
+        self.sampler = Sampler(self.model, Renderer.load(policy), autocast)
+        self.static = StaticBatches(self.sampler, start_up.max_batch_size)
+        self.batch = ContinuousBatch(self.sampler, start_up.max_batch_size)
+        self.start_up, self.inbox, self.send = start_up, inbox, send
+        self.block: WeightBlock | None = None
+
+    def run(self, fd: int) -> None:
+        """Answers until the input ends."""
+        while True:
+            call = self.inbox.take(wait=not self.batch.busy)
+            while call is not None:
+                self._answer(call, fd)
+                call = self.inbox.take(wait=False)
+            if self.batch.busy:
+                self._step()
+
+    def _step(self) -> None:
+        try:
+            for number, completions in self.batch.step().items():
+                self._reply(number, "done", completions)
+        except FAILURES as error:
+            for number in self.batch.drop_all():
+                self._reply(number, "failed", _text(error))
+
+    def _answer(self, call: Call, fd: int) -> None:
+        try:
+            match call.kind:
+                case "generate" if self.start_up.ordered:
+                    self._generate_at_once(call)
+                case "generate":
+                    self.batch.add(call.number, call.content)
+                case "cancel":
+                    self._cancel(call.number)
+                case "score":
+                    self._reply(call.number, "done", self.sampler.score(call.content))
+                case "refit":
+                    self._refit(call, fd)
+        except FAILURES as error:
+            self._reply(call.number, "failed", _text(error))
+
+    def _generate_at_once(self, call: Call) -> None:
+        cancelled = self.inbox.cancelled(call.number)
+        completions = self.static(call.content, cancelled)
+        if not cancelled.is_set():
+            self._reply(call.number, "done", completions)
+
+    def _cancel(self, number: int) -> None:
+        self._reply(number, "cancelled", self.batch.cancel(number))
+
+    def _refit(self, call: Call, fd: int) -> None:
+        if self.block is None:
+            version, layout = call.content
+            self.block = WeightBlock.attach(fd, layout)
+        else:
+            version = call.content
+        load_weights(saved_tensors(self.model), self.block.tensors())
+        self.sampler.version = version
+        if self.start_up.recompute_kv_cache:
+            self.batch.reread()
+        self._reply(call.number, "done", None)
+
+    def _reply(self, number: int, kind: Any, content: Any) -> None:
+        self.inbox.forget(number)
+        self.send(Reply(number, kind, content))
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, GenerationError):
+        return error.what
+    return f"{type(error).__name__}: {error}"
+
+
+def main() -> None:
+    """Serves the process that started this one."""
+    # A print of a library must not end up among the messages.
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+
+    def send(reply: Reply) -> None:
+        body = pickle.dumps(reply)
+        out.write(HEADER.pack(len(body)) + body)
+        out.flush()
+
+    inbox = Inbox(os.fdopen(0, "rb", closefd=False))
+    start_up = inbox.start_up()
+    try:
+        server = Server(start_up, inbox, send)
+    # Whatever goes wrong at the start is the answer to the call that waits for it.
+    except Exception as error:  # noqa: BLE001
+        send(Reply(-1, "failed", f"the generator process cannot start: {_text(error)}"))
+        raise
+    try:
+        server.run(int(sys.argv[1]))
+    except BrokenPipeError:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Lets rollouts run beside the trainer: the scheduler's decisions out, what became of them in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from types import TracebackType
+
+from rlrun.collector import Collector
+from rlrun.errors import GenerationError
+from rlrun.grpo.decisions import Decisions
+from rlrun.grpo.watchdog import dump
+from rlrun.scheduler.events import Event
+from rlrun.scheduler.machine import Waiting
+
+log = logging.getLogger(__name__)
+
+
+class Rollouts:
+    """Within it, whatever the scheduler admits is rolled out, also while a step is trained.
+
+    Args:
+        decisions: The scheduler and what it decided.
+        collector: Runs the groups.
+        no_progress_timeout_s: Without any news for so long, waiting for it fails; None waits on.
+    """
+
+    def __init__(
+        self, decisions: Decisions, collector: Collector, no_progress_timeout_s: float | None
+    ) -> None:
+        self.decisions, self.collector = decisions, collector
+        self.no_progress_timeout_s = no_progress_timeout_s
+        self.waited: dict[str, float] = {}
+        self._news = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Rollouts:
+        self._task = asyncio.create_task(self._listen())
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self.collector.close()
+
+    def apply(self, event: Event) -> None:
+        """Tells the scheduler what the trainer did, and carries out what it says."""
+        self.decisions.apply(event)
+        self.carry_out()
+
+    def carry_out(self) -> None:
+        """Starts and cancels rollouts as decided."""
+        for cancel in self.decisions.take_cancels():
+            self.collector.cancel(cancel)
+        self.collector.start(self.decisions.take_admits())
+
+    async def news(self) -> None:
+        """Waits until something has become of a group; notes for what the trainer waited.
+
+        Raises:
+            GenerationError: Nothing happened for too long.
+        """
+        waiting, started = self.decisions.scheduler.waiting, time.monotonic()
+        assert self._task is not None
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            done, _ = await asyncio.wait(
+                [news, self._task],
+                timeout=self.no_progress_timeout_s,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            news.cancel()
+        cause = "waiting_groups" if waiting is Waiting.GROUPS else waiting.value
+        self.waited[cause] = self.waited.get(cause, 0.0) + time.monotonic() - started
+        if self._task in done:
+            self._task.result()
+        if not done:
+            raise self._stuck()
+        self._news.clear()
+
+    def take_waited(self) -> dict[str, float]:
+        """Seconds waited since it was last asked, by what for."""
+        waited, self.waited = self.waited, {}
+        return waited
+
+    async def _listen(self) -> None:
+        while True:
+            for event in await self.collector.events():
+                self.decisions.apply(event)
+            self.carry_out()
+            self._news.set()
+
+    def _stuck(self) -> GenerationError:
+        """What to say, and to log, when nothing happens any more."""
+        scheduler, oldest = self.decisions.scheduler, self.collector.oldest
+        what = f"no rollout has ended for {self.no_progress_timeout_s:g} s; the trainer waits for "
+        what += f"{scheduler.waiting.value}"
+        if oldest is not None:
+            prompt = self.collector.stream.prompt_at(oldest.admits[0].position)
+            seconds = time.monotonic() - oldest.started
+            what += f"; the oldest running one is prompt {prompt.prompt_id}, since {seconds:.0f} s"
+        else:
+            what += "; nothing is running"
+        dump(scheduler)
+        return GenerationError(
+            "grpo.no_progress_timeout_s",
+            what,
+            "State and stacks are in log.txt; raise the limit if rollouts may take that long",
+        )
