@@ -8,9 +8,10 @@ import logging
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -56,6 +57,9 @@ from rlrun.scheduler.replay import lost_tokens
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
+
+if TYPE_CHECKING:
+    from rlrun.serve.server import PolicyServer
 
 log = logging.getLogger(__name__)
 
@@ -197,11 +201,38 @@ class _Run:
                     folder=self.run_dir.root,
                 )
             )
-            await self._train(inputs, learner, generator, environment, checkpoint)
+            async with self._serving(generator) as server:
+                await self._train(inputs, learner, generator, server, environment, checkpoint)
         finally:
             if generator is not None:
                 await generator.close()
             await environment.close()
+
+    @asynccontextmanager
+    async def _serving(self, generator: Generator) -> AsyncIterator[PolicyServer | None]:
+        """The HTTP server in front of the generator, if the run exposes one."""
+        config, path = self.config, self.run_dir.http_server
+        if not config.generation.expose_http_server:
+            yield None
+            return
+        from rlrun.serve.start import new_api_key, start_server, write_address
+
+        key = new_api_key()
+        server = await start_server(
+            config,
+            generator,
+            self.inputs.renderer,
+            api_key=key,
+            step=self.step,
+            shares_weights=not config.grpo.concurrent,
+        )
+        try:
+            write_address(path, [server], key)
+            self.console.say([f"HTTP server: {server.base_url} (key in {path})"])
+            yield server
+        finally:
+            await server.close()
+            path.unlink(missing_ok=True)
 
     def _checkpoint(self) -> LoadedCheckpoint | None:
         """The newest whole checkpoint; what lies beyond it is moved away."""
@@ -221,6 +252,7 @@ class _Run:
         inputs: Inputs,
         learner: Learner,
         generator: Generator,
+        server: PolicyServer | None,
         environment: Environment,
         checkpoint: LoadedCheckpoint | None,
     ) -> None:
@@ -237,7 +269,7 @@ class _Run:
                 restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, buffer, decisions.scheduler, inputs.stream)
             parts = self._parts(
-                inputs, learner, generator, environment, decisions, metrics, buffer, guard
+                inputs, learner, generator, server, environment, decisions, metrics, buffer, guard
             )
             trainer = Trainer(parts, self.step)
             self._introduce(inputs)
@@ -271,6 +303,7 @@ class _Run:
         inputs: Inputs,
         learner: Learner,
         generator: Generator,
+        server: PolicyServer | None,
         environment: Environment,
         decisions: Decisions,
         metrics: MetricsLogger,
@@ -305,6 +338,7 @@ class _Run:
             ),
             learner=learner,
             generator=generator,
+            server=server,
             evaluator=make_evaluator(config, inputs, generator, environment),
             saver=Saver(
                 store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),

@@ -15,6 +15,7 @@ from rlrun.errors import ConfigError, Problem
 from rlrun.models import read_model_config
 from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
+from rlrun.serve.choose import check_serving
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,10 @@ def read_inputs(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
     """Reads what a run is fed with; ``notice`` is told what the user should know.
 
     Raises:
+        ConfigError: The HTTP server that is asked for cannot be started.
         DataError: A row, file or tokenizer cannot be used.
     """
+    check_serving(config.generation)
     renderer = Renderer.load(config.policy)
     check_context(config.policy)
     if config.grpo.max_rollout_turns > 1:

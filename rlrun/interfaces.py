@@ -158,6 +158,28 @@ class GRPO(Checked, ABC):
 
 
 @dataclass(kw_only=True, slots=True)
+class Http(Checked):
+    """The OpenAI-compatible server in front of a generator: docs/serving.md."""
+
+    host: str | None
+    port: int = setting(ge=0, le=65535)
+    served_model_name: str | None
+    tool_parser: str | None
+    reasoning_parser: str | None
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """A name is a text or null."""
+        for name, text in (
+            ("host", self.host),
+            ("served_model_name", self.served_model_name),
+            ("tool_parser", self.tool_parser),
+            ("reasoning_parser", self.reasoning_parser),
+        ):
+            if text is not None and not text.strip():
+                yield (name,), f"{name} is empty", f"Give a name, or {name}=null"
+
+
+@dataclass(kw_only=True, slots=True)
 class Generation(Checked, ABC):
     """How completions are sampled; the variant says by which engine."""
 
@@ -169,6 +191,8 @@ class Generation(Checked, ABC):
     val_temperature: float | None = setting(ge=0, le=100)
     val_top_p: float | None = setting(gt=0, le=1)
     val_top_k: int | None = setting(ge=1)
+    expose_http_server: bool
+    http: Http
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
         """Logits divided by nearly nothing overflow; an empty stop text would end every turn."""
