@@ -36,6 +36,7 @@ from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.prepare import Preparation
 from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
+from rlrun.refit.probe import Probe
 from rlrun.rollout import Rollout
 from rlrun.run_dir import RunDir
 from rlrun.scheduler.machine import Scheduler
@@ -170,17 +171,19 @@ class _Run:
             notice = precision_notice(self.config.policy.precision, learner.device)
             if notice is not None:
                 self.console.notice(notice)
-            generator = await self.config.generation.start(
-                GeneratorInputs(
-                    model=learner.model,
-                    weights=learner.weights,
-                    policy=self.config.policy,
-                    renderer=inputs.renderer,
-                    concurrent=False,
-                    ordered=True,
-                    folder=self.run_dir.root,
-                )
+            generator_inputs = GeneratorInputs(
+                model=learner.model,
+                weights=learner.weights,
+                policy=self.config.policy,
+                renderer=inputs.renderer,
+                concurrent=False,
+                ordered=True,
+                folder=self.run_dir.root,
             )
+            announcement = self.config.generation.announcement(generator_inputs)
+            if announcement:
+                self.console.say([announcement])
+            generator = await self.config.generation.start(generator_inputs)
             await self._train(inputs, learner, generator, environment, checkpoint)
         finally:
             if generator is not None:
@@ -278,6 +281,13 @@ class _Run:
             ),
             learner=learner,
             generator=generator,
+            probe=Probe(
+                generator,
+                learner.score,
+                token_ids=inputs.stream.prompt_at(0).token_ids,
+                max_tokens=config.policy.max_total_sequence_length,
+                precision=config.policy.precision,
+            ),
             evaluator=make_evaluator(config, inputs, generator, environment),
             saver=Saver(
                 store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),

@@ -31,7 +31,9 @@ def read_inputs(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
 
     Raises:
         DataError: A row, file or tokenizer cannot be used.
+        ConfigError: The model's context is too short, or a package is missing.
     """
+    config.generation.check_installed()
     renderer = Renderer.load(config.policy)
     check_context(config.policy)
     if config.grpo.max_rollout_turns > 1:

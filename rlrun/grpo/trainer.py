@@ -22,6 +22,7 @@ from rlrun.learner.learner import Learner
 from rlrun.logs import MetricsLogger
 from rlrun.prepare import Preparation
 from rlrun.recorder import Recorder
+from rlrun.refit.probe import Probe
 from rlrun.run_dir import RunDir
 from rlrun.scheduler.decisions import Fail, Finish, Train
 from rlrun.scheduler.events import StepTrained, Stop, VersionPublished
@@ -47,6 +48,7 @@ class Parts:
     prepare: Preparation
     learner: Learner
     generator: Generator
+    probe: Probe
     evaluator: Evaluator | None
     saver: Saver
     records: Recorder
@@ -100,6 +102,7 @@ class Trainer:
             RlrunError: See errors.py; the run can be resumed from its newest checkpoint.
         """
         await self.parts.generator.refit(self.step)
+        await self.parts.probe.check(self.step)
         self._stop_if_asked()
         if self.step == 0 and self.parts.config.grpo.val_at_start and not self._ends:
             metrics = await self.validate()
@@ -163,6 +166,7 @@ class Trainer:
         """Makes the batch, records it, and steps the optimizer if there is anything to learn."""
         parts, started = self.parts, time.perf_counter()
         self.consistent = False
+        await parts.generator.release_memory()
         groups = parts.collector.take(train.positions)
         prepared = parts.prepare(train.step, groups)
         self.current.seconds["logprobs"] = time.perf_counter() - started
@@ -193,6 +197,9 @@ class Trainer:
         version = self.step + 1
         await self.parts.generator.refit(version)
         self.current.metrics["refit/seconds"] = time.perf_counter() - started
+        difference = await self.parts.probe.check(version)
+        if difference is not None:
+            self.current.metrics["refit/probe_max_abs_diff"] = difference
         self.parts.decisions.apply(VersionPublished(version))
 
     async def finish_step(self) -> None:
