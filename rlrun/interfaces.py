@@ -259,8 +259,8 @@ class Generator(ABC):
         return {}
 
     async def release_memory(self) -> None:
-        """The learner trains next and may use memory that both have; it is called before every
-        update. A generator that has no part in that memory does nothing."""
+        """Called before every update: the learner may need memory that both have a part in."""
+        return
 
     @abstractmethod
     async def refit(self, version: int) -> None:

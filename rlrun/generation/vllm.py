@@ -178,5 +178,3 @@ class VLLMGeneration(Generation):
                 # Lets the one worker be the engine's own process, which saves a hop per token.
                 variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         return variables
-
-

@@ -81,7 +81,7 @@ class Engine:
 
     @property
     def llm(self) -> AsyncLLM:
-        """vLLM's engine.
+        """The engine of vLLM.
 
         Raises:
             EngineLost: There is none.
@@ -184,11 +184,11 @@ class Engine:
     ) -> RequestOutput:
         params.output_kind = RequestOutputKind.FINAL_ONLY
         prompt = TokensPrompt(prompt_token_ids=list(token_ids), cache_salt=salt)
-        output: RequestOutput | None = None
+        final: RequestOutput | None = None
         try:
             async with asyncio.timeout(timeout_s):
                 async for output in self.llm.generate(prompt, params, str(next(_numbers))):
-                    pass
+                    final = output
         except TimeoutError as error:
             raise GenerationError(
                 WHERE,
@@ -204,9 +204,9 @@ class Engine:
             raise GenerationError(
                 WHERE, f"{self.name} failed: {_one_line(error.__cause__ or error)}"
             ) from error
-        if output is None:
+        if final is None:
             raise self.lost()
-        return output
+        return final
 
     async def pause(self, *, wait: bool, recompute: bool) -> None:
         """Stops sampling; new requests queue.

@@ -24,8 +24,9 @@ CALL_TIMEOUT_S = 600.0
 
 
 class EngineClient:
-    """vLLM's weight-sync client for an engine of this process, called from a thread beside its
-    event loop.
+    """The weight-sync client of vLLM for an engine of this process.
+
+    Its methods block; they are called from a thread beside the engine's event loop.
 
     Args:
         engine: To be called.
