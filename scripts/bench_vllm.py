@@ -158,7 +158,6 @@ async def bench(model_name: str) -> None:
         [
             "+recipe=quickstart",
             "generation=vllm",
-            "policy.train_micro_batch_tokens=65536",
             *overrides,
         ]
     ).config

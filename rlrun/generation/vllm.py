@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from rlrun.generation.vllm_generator import VLLMGenerator
     from rlrun.refit.transfer import Transfer
 
-MIN_TEMPERATURE = 0.01
-"""vLLM raises lower ones to this without an error."""
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0
+"""vLLM raises lower ones to the first without an error, and refuses those above the second."""
 
 EXTENSION = "rlrun.refit.vllm_worker.Extension"
 
@@ -44,11 +44,11 @@ class VLLMGeneration(Generation):
             ("temperature", self.temperature),
             ("val_temperature", self.val_temperature),
         ):
-            if value is not None and 0 < value < MIN_TEMPERATURE:
+            if value is not None and not MIN_TEMPERATURE <= value <= MAX_TEMPERATURE and value != 0:
                 yield (
                     (name,),
-                    f"{name}={value} is below {MIN_TEMPERATURE}, to which vLLM would raise it",
-                    f"Give at least {MIN_TEMPERATURE}",
+                    f"{name}={value} is beyond what vLLM samples at",
+                    f"Give {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}, or generation=transformers",
                 )
         if len(set(self.stop)) < len(self.stop):
             yield ("stop",), "stop names a text twice", "Name each once"
@@ -111,6 +111,7 @@ class VLLMGeneration(Generation):
             recompute_kv_cache=self.recompute_kv_cache_after_weight_updates,
             # In shared memory the last weights stay as they were, whatever the learner does.
             restart_at_once=kind is RefitKind.SHARED_MEMORY or not inputs.concurrent,
+            on_close=engine_log.remove_temporary,
         )
         with engine_log.capture():
             await generator.open()

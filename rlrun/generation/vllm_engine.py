@@ -45,6 +45,7 @@ class Engine:
         name: For messages.
         outstanding: Requests that wait for it or run on it.
         loaded: It has the weights that requests are to be answered with.
+        eos_ids: Tokens that end a completion.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class Engine:
         """
         self.name, self.outstanding, self.loaded = name, 0, False
         self._args, self._variables, self._log = dict(args), dict(variables), engine_log
-        self._eos_ids = list(eos_ids)
+        self.eos_ids = list(eos_ids)
         self._llm: AsyncLLM | None = None
 
     @property
@@ -148,9 +149,11 @@ class Engine:
             EngineLost: The engine's process is gone.
             GenerationError: It took too long, or vLLM failed.
         """
-        output = await self._run(
-            request.token_ids, _sampling_params(request, self._eos_ids), salt, timeout_s
-        )
+        try:
+            params = _sampling_params(request, self.eos_ids)
+        except ValueError as error:
+            raise GenerationError(WHERE, f"vLLM refuses a request: {_one_line(error)}") from error
+        output = await self._run(request.token_ids, params, salt, timeout_s)
         return _completion(output.outputs[0], self.name)
 
     async def score(self, token_ids: Sequence[int], salt: str) -> list[float]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rlrun.errors import GenerationError
@@ -38,6 +39,7 @@ class VLLMGenerator(Generator):
         recompute_kv_cache: After a refit, running requests compute their cache again.
         restart_at_once: A lost engine may read the learner's weights at any time; otherwise it is
             started again by the next refit.
+        on_close: Called when all has ended well.
     """
 
     lockstep = False
@@ -52,18 +54,19 @@ class VLLMGenerator(Generator):
         in_flight: bool,
         recompute_kv_cache: bool,
         restart_at_once: bool,
+        on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.engines, self.transfer = tuple(engines), transfer
         self._context, self._timeout_s = context, request_timeout_s
         self._in_flight, self._recompute = in_flight, recompute_kv_cache
-        self._restart_at_once = restart_at_once
+        self._restart_at_once, self._on_close = restart_at_once, on_close
         self._version = 0
         # Prefixes are shared among requests of one refit: what older weights computed is not found,
         # even while requests that keep it from being dropped are still running.
         self._refits = 0
         self._weights_lock = asyncio.Lock()
         self._starting: dict[Engine, asyncio.Task[None]] = {}
-        self._asleep = self._closed = False
+        self._asleep = self._opened = self._closed = False
 
     async def open(self) -> None:
         """Starts all engines.
@@ -78,6 +81,7 @@ class VLLMGenerator(Generator):
         except BaseException:
             await self.close()
             raise
+        self._opened = True
 
     @property
     def salt(self) -> str:
@@ -97,8 +101,11 @@ class VLLMGenerator(Generator):
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._answer(request)) for request in requests]
-        except* GenerationError as errors:
-            raise _first(errors) from errors
+        except ExceptionGroup as errors:
+            expected = errors.subgroup(GenerationError)
+            if expected is None:
+                raise
+            raise _first(expected) from errors
         return [task.result() for task in tasks]
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
@@ -110,9 +117,7 @@ class VLLMGenerator(Generator):
     async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
         """See ``Generator.engine_scores``."""
         self._check_scored(token_ids)
-        scores = await asyncio.gather(
-            *(self._control(e, e.score(token_ids, self.salt)) for e in self.engines)
-        )
+        scores = await asyncio.gather(*(self._score(e, token_ids) for e in self.engines))
         return {e.name: one for e, one in zip(self.engines, scores, strict=True)}
 
     async def refit(self, version: int) -> None:
@@ -136,6 +141,8 @@ class VLLMGenerator(Generator):
         await asyncio.gather(*starting, return_exceptions=True)
         await asyncio.gather(*(engine.stop() for engine in self.engines))
         self.transfer.close()
+        if self._opened:
+            self._on_close()
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -185,6 +192,12 @@ class VLLMGenerator(Generator):
                 raise next(error for error in errors if error is not None)
         return min(usable, key=lambda engine: engine.outstanding)
 
+    async def _score(self, engine: Engine, token_ids: Sequence[int]) -> list[float]:
+        """Scores by a certain engine, which may have to be started for it."""
+        if not engine.ready and self._restart_at_once:
+            await self._start_again(engine)
+        return await self._control(engine, engine.score(token_ids, self.salt))
+
     # --- weights ----------------------------------------------------------------------------------
 
     async def _refit(self, version: int) -> None:
@@ -209,7 +222,8 @@ class VLLMGenerator(Generator):
         if self._asleep:
             await self._control(engine, engine.llm.wake_up())
         pause = engine.pause(wait=not self._in_flight, recompute=self._recompute)
-        await self._control(engine, pause)
+        # What it may wait for are requests, which have a limit of their own.
+        await self._control(engine, pause, CONTROL_TIMEOUT_S if self._in_flight else math.inf)
         try:
             await self._load(engine)
         finally:
@@ -269,22 +283,24 @@ class VLLMGenerator(Generator):
             await self._control(engine, engine.llm.update_weight_version(str(self._version)))
         engine.loaded = True
 
-    async def _control(self, engine: Engine, call: Awaitable[T]) -> T:
+    async def _control(
+        self, engine: Engine, call: Awaitable[T], timeout_s: float = CONTROL_TIMEOUT_S
+    ) -> T:
         """Awaits a call to an engine, which never returns if the engine's process ends meanwhile.
 
         Raises:
             EngineLost: The process is gone.
-            GenerationError: There was no answer in CONTROL_TIMEOUT_S.
+            GenerationError: There was no answer in ``timeout_s``.
         """
         task = asyncio.ensure_future(call)
-        deadline = asyncio.get_running_loop().time() + CONTROL_TIMEOUT_S
+        deadline = asyncio.get_running_loop().time() + timeout_s
         try:
             while not (await asyncio.wait([task], timeout=LIVENESS_POLL_S))[0]:
                 if not engine.alive:
                     raise engine.lost()
                 if asyncio.get_running_loop().time() > deadline:
                     raise GenerationError(
-                        WHERE, f"{engine.name} has not answered for {CONTROL_TIMEOUT_S:g} s"
+                        WHERE, f"{engine.name} has not answered for {timeout_s:g} s"
                     )
             return task.result()
         finally:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ class EngineLog:
 
     def __init__(self, folder: Path | None) -> None:
         """Begins, or goes on with, the log in a folder; None for a temporary one."""
+        self._temporary = folder is None
         folder = Path(tempfile.mkdtemp(prefix="rlrun-")) if folder is None else folder.absolute()
         self.path = folder / LOG_NAME
         self.path.touch()
@@ -61,6 +63,11 @@ class EngineLog:
             for fd, copy in zip((1, 2), saved, strict=True):
                 os.dup2(copy, fd)
                 os.close(copy)
+
+    def remove_temporary(self) -> None:
+        """Removes the folder, if it is a temporary one. May be called twice."""
+        if self._temporary:
+            shutil.rmtree(self.path.parent, ignore_errors=True)
 
     def size(self) -> int:
         """Bytes so far."""

@@ -7,7 +7,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -18,14 +18,10 @@ from transformers import PreTrainedModel
 
 from rlrun.errors import GenerationError
 from rlrun.generation.static_batch import StaticBatchSampler
-from rlrun.generation.vllm_engine import EngineLost
 from rlrun.sampling import process_logits, token_logprobs
 from rlrun.types import Completion, GenerationRequest, Sampling, StopReason
 from tests.generation.conftest import Requests
 from tests.generation.vllm_session import CONTEXT, VLLMSession, inputs_for
-
-NEVER = 0
-"""The pad token, which the embedded model does not sample."""
 
 
 def learner_logprobs(
@@ -43,8 +39,8 @@ def learner_logprobs(
 
 
 def long_requests(count: int, tokens: int = 200) -> list[GenerationRequest]:
-    """Of a forced length: a wide distribution hardly ever samples an end, and if so, little."""
-    return [GenerationRequest((5, 6, 7), tokens, seed, Sampling(100.0)) for seed in range(count)]
+    """Of a forced length while the session is endless."""
+    return [GenerationRequest((5, 6, 7), tokens, seed, Sampling(2.0)) for seed in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +132,7 @@ def test_a_stop_string_ends_a_completion_where_static_batches_end_it(
 
 
 def test_a_request_may_use_the_whole_context_and_not_a_token_more(vllm: VLLMSession) -> None:
-    fits = GenerationRequest((5,) * (CONTEXT - 4), 4, 0, Sampling(100.0))
+    fits = GenerationRequest((5,) * (CONTEXT - 4), 4, 0, Sampling(2.0))
     (completion,) = vllm.run(vllm.generator.generate([fits]))
     assert 1 <= len(completion.token_ids) <= 4
     with pytest.raises(GenerationError, match=f"{CONTEXT - 3} tokens and max_new_tokens=4 exceed"):
@@ -155,10 +151,17 @@ def test_scores_are_the_learners(vllm: VLLMSession) -> None:
         vllm.run(vllm.generator.score([*sequence, 5]))
 
 
+@pytest.fixture
+def forced_lengths(vllm: VLLMSession) -> Iterator[None]:
+    with vllm.endless():
+        yield
+
+
 def unfinished(vllm: VLLMSession) -> int:
     return int(vllm.generator.engines[0].llm.get_num_unfinished_requests())
 
 
+@pytest.mark.usefixtures("forced_lengths")
 def test_cancelling_takes_the_requests_out_of_the_engine(vllm: VLLMSession) -> None:
     async def run() -> int:
         task = asyncio.create_task(vllm.generator.generate(long_requests(64)))
@@ -175,6 +178,7 @@ def test_cancelling_takes_the_requests_out_of_the_engine(vllm: VLLMSession) -> N
     assert len(vllm.run(vllm.generator.generate(long_requests(2, 5)))) == 2
 
 
+@pytest.mark.usefixtures("forced_lengths")
 def test_a_request_that_takes_too_long_is_an_error_and_leaves_the_engine(vllm: VLLMSession) -> None:
     generator = vllm.with_settings(request_timeout_s=0.05)
     with pytest.raises(GenerationError, match=r"more than 0.05 s on engine 0 of 1"):
@@ -182,6 +186,7 @@ def test_a_request_that_takes_too_long_is_an_error_and_leaves_the_engine(vllm: V
     assert unfinished(vllm) == 0
 
 
+@pytest.mark.usefixtures("forced_lengths")
 def test_the_event_loop_goes_on_while_the_engine_samples(vllm: VLLMSession) -> None:
     async def run() -> int:
         task = asyncio.create_task(vllm.generator.generate(long_requests(32)))
@@ -219,6 +224,7 @@ def sampled(completions: Sequence[Completion]) -> list[tuple[int, ...]]:
     return [completion.token_ids for completion in completions]
 
 
+@pytest.mark.usefixtures("forced_lengths")
 def test_a_lost_engine_fails_its_requests_and_comes_back_with_the_last_weights(
     vllm: VLLMSession,
 ) -> None:
@@ -239,6 +245,8 @@ def test_a_lost_engine_fails_its_requests_and_comes_back_with_the_last_weights(
         await asyncio.sleep(0.2)
         os.kill(process, signal.SIGKILL)
         await task
+
+    from rlrun.generation.vllm_engine import EngineLost
 
     with pytest.raises(EngineLost, match=r"engine 0 of 1 is gone.*vllm\.log"):
         vllm.run(lose())

@@ -72,9 +72,11 @@ def test_all_wrong_arguments_are_named_at_once() -> None:
 
 
 @pytest.mark.parametrize("key", ["temperature", "val_temperature"])
-def test_a_temperature_that_vllm_would_raise_is_refused(key: str) -> None:
-    assert "below 0.01" in problems(f"generation.{key}=0.005")
-    load([*VLLM, f"generation.{key}=0.01"])
+def test_a_temperature_that_vllm_would_raise_or_refuse_is_refused(key: str) -> None:
+    for beyond in (0.005, 2.5):
+        assert "beyond what vLLM samples at" in problems(f"generation.{key}={beyond}")
+    for fine in (0.01, 2.0):
+        load([*VLLM, f"generation.{key}={fine}"])
 
 
 def test_checks_of_all_generators_hold_here_too() -> None:

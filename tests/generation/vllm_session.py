@@ -5,21 +5,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlrun.generation.vllm import VLLMGeneration
-from rlrun.generation.vllm_generator import VLLMGenerator
 from rlrun.interfaces import GeneratorInputs
 from rlrun.learner.model import saved_tensors
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
 from tests.factories import config
+
+if TYPE_CHECKING:
+    from rlrun.generation.vllm_generator import VLLMGenerator
 
 T = TypeVar("T")
 
@@ -53,6 +56,10 @@ class VLLMSession:
 
     def with_settings(self, **changes: Any) -> VLLMGenerator:
         """A generator on the same engine with other settings; not to be closed."""
+        return self.of_class(type(self.generator), **changes)
+
+    def of_class(self, kind: type[VLLMGenerator], **changes: Any) -> VLLMGenerator:
+        """Likewise, of a class that a test derived."""
         arguments = {
             "context": CONTEXT,
             "request_timeout_s": None,
@@ -61,7 +68,19 @@ class VLLMSession:
             "restart_at_once": True,
         }
         own = self.generator
-        return VLLMGenerator(own.engines, own.transfer, **(arguments | changes))
+        return kind(own.engines, own.transfer, **(arguments | changes))
+
+    @contextmanager
+    def endless(self) -> Iterator[None]:
+        """Completions of forced lengths: they end with a token that is hardly ever sampled."""
+        before = [engine.eos_ids for engine in self.generator.engines]
+        for engine in self.generator.engines:
+            engine.eos_ids = [self.inputs.renderer.pad_id]
+        try:
+            yield
+        finally:
+            for engine, eos_ids in zip(self.generator.engines, before, strict=True):
+                engine.eos_ids = eos_ids
 
     def stop(self) -> None:
         self.run(self.generator.close())

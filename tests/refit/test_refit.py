@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -14,12 +15,14 @@ from transformers import PreTrainedModel
 
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.static_batch import StaticBatchSampler
-from rlrun.generation.vllm_generator import VLLMGenerator
 from rlrun.interfaces import Precision
 from rlrun.learner.model import saved_tensors
 from rlrun.refit.probe import Probe
 from rlrun.types import Completion, GenerationRequest, Sampling
 from tests.generation.vllm_session import CONTEXT, VLLMSession
+
+if TYPE_CHECKING:
+    from rlrun.generation.vllm_generator import VLLMGenerator
 
 
 def change(model: PreTrainedModel, seed: int, scale: float = 0.02) -> None:
@@ -42,8 +45,13 @@ def probe_of(vllm: VLLMSession, generator: VLLMGenerator | None = None) -> Probe
 
 
 def requests(count: int, tokens: int = 200) -> list[GenerationRequest]:
-    # Far above the usual, so that hardly a sample ends by itself.
-    return [GenerationRequest((5, 6, 7), tokens, seed, Sampling(3.0)) for seed in range(count)]
+    return [GenerationRequest((5, 6, 7), tokens, seed, Sampling(2.0)) for seed in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def forced_lengths(vllm: VLLMSession) -> Iterator[None]:
+    with vllm.endless():
+        yield
 
 
 async def refit_meanwhile(generator: VLLMGenerator, version: int) -> list[Completion]:
@@ -103,7 +111,7 @@ def test_recomputing_makes_later_log_probs_those_of_the_new_weights_alone(
     for completion in across:
         ids = torch.tensor([[5, 6, 7, *completion.token_ids]])
         with torch.no_grad():
-            logits = vllm.model(input_ids=ids).logits[0, 2:-1] / 3.0
+            logits = vllm.model(input_ids=ids).logits[0, 2:-1] / 2.0
         learner = logits.log_softmax(-1).gather(-1, ids[0, 3:, None])[:, 0]
         start = completion.weight_versions[1].start
         found = torch.tensor(completion.logprobs[start:])
@@ -196,25 +204,13 @@ def test_a_refit_that_brings_the_previous_version_is_caught(vllm: VLLMSession) -
         vllm.run(probe_of(vllm, generator).check(70))
 
 
-class OneSalt(VLLMGenerator):
-    """Forgets that prefixes must not be shared across refits."""
-
-    @property
-    def salt(self) -> str:
-        return "always"
-
-
 def test_a_prefix_cache_that_outlives_a_refit_is_caught(vllm: VLLMSession) -> None:
-    own = vllm.generator
-    generator = OneSalt(
-        own.engines,
-        own.transfer,
-        context=CONTEXT,
-        request_timeout_s=None,
-        in_flight=True,
-        recompute_kv_cache=False,
-        restart_at_once=True,
-    )
+    class OneSalt(type(vllm.generator)):  # type: ignore[misc]  # vLLM is imported by the fixture
+        """Forgets that prefixes must not be shared across refits."""
+
+        salt = "always"
+
+    generator = vllm.of_class(OneSalt)
     probe = probe_of(vllm, generator)
     vllm.run(generator.refit(80))
     vllm.run(probe.check(80))
