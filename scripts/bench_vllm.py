@@ -20,15 +20,16 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from rlrun.config import load
 from rlrun.data.generators.addition import addition_pairs, question
 from rlrun.generation.static_batch import StaticBatchSampler
 from rlrun.generation.vllm import VLLMGeneration
-from rlrun.generation.vllm_generator import VLLMGenerator
+from rlrun.generation.vllm_log import EngineLog, environment
 from rlrun.interfaces import GeneratorInputs
 from rlrun.learner.model import saved_tensors
 from rlrun.models import resolve_model
@@ -36,10 +37,13 @@ from rlrun.refit.probe import Probe
 from rlrun.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling
 
+if TYPE_CHECKING:
+    from rlrun.generation.vllm_generator import VLLMGenerator
+
 COUNT = 128
 EQUAL = 64
 LONGEST = 480
-ROUNDS = 5
+ROUNDS = 4
 CONTEXT = 512
 
 log = logging.getLogger("bench_vllm")
@@ -69,7 +73,9 @@ def bare_engine(settings: VLLMGeneration, inputs: GeneratorInputs) -> Answer:
 
     args = settings.engine_args(inputs, colocated=False)
     del args["worker_extension_cls"]
-    llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**args))
+    engine_log = EngineLog(None)
+    with engine_log.capture(), environment(engine_log.environment):
+        llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**args))
     numbers = iter(range(10**9))
 
     async def one(request: GenerationRequest) -> int:
@@ -111,6 +117,25 @@ def static_batches(model: PreTrainedModel, renderer: Renderer) -> Answer:
     async def answer(requests: Sequence[GenerationRequest]) -> int:
         found = await asyncio.to_thread(sampler, requests, 0, Event())
         return sum(len(one.token_ids) for one in found)
+
+    return answer
+
+
+def library_batches(model: PreTrainedModel, renderer: Renderer) -> Answer:
+    """A static batch by transformers' own ``generate``, which goes on to its longest row."""
+
+    async def answer(requests: Sequence[GenerationRequest]) -> int:
+        rows = [list(request.token_ids) for request in requests]
+        padded = renderer.tokenizer.pad({"input_ids": rows}, return_tensors="pt")
+        config = GenerationConfig(
+            do_sample=True,
+            top_k=0,
+            max_new_tokens=max(request.max_new_tokens for request in requests),
+            eos_token_id=list(renderer.eos_ids),
+            pad_token_id=renderer.pad_id,
+        )
+        await asyncio.to_thread(model.generate, **padded, generation_config=config)  # type: ignore[operator]  # as in bench_generation.py
+        return sum(request.max_new_tokens for request in requests)
 
     return answer
 
@@ -183,6 +208,7 @@ async def bench(model_name: str) -> None:
         await generator.refit(0)
         answers = {"rlrun": our_engine(generator), "bare vLLM": bare_engine(settings, inputs)}
         answers["transformers"] = static_batches(model, renderer)
+        answers["transformers' generate"] = library_batches(model, renderer)
         equal = requests_of(renderer, [EQUAL] * COUNT)
         await compare("equal lengths", answers, equal)
         rng = random.Random(0)

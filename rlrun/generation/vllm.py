@@ -173,7 +173,9 @@ class VLLMGeneration(Generation):
 
         variables = {"VLLM_NO_USAGE_STATS": "1"}
         if inputs.model.device.type == "cpu":
-            threads = torch.get_num_threads() // (self.num_engines * self.tensor_parallel_size)
+            # One core is left to this process, which handles every token as well.
+            workers = self.num_engines * self.tensor_parallel_size
+            threads = (torch.get_num_threads() - 1) // workers
             variables["OMP_NUM_THREADS"] = str(max(1, threads))
             if self.tensor_parallel_size == 1:
                 # Lets the one worker be the engine's own process, which saves a hop per token.

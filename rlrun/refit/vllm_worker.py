@@ -112,11 +112,20 @@ def _end_with_driver() -> None:
     def watch() -> None:
         while os.getppid() == parent and (parent == driver or Path(f"/proc/{driver}").exists()):
             time.sleep(PARENT_POLL_S)
-        if os.getppid() == parent:
+        if os.getppid() == parent and _is_of_run(parent, driver):
             os.kill(parent, signal.SIGKILL)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="end-with-driver").start()
+
+
+def _is_of_run(process: int, driver: int) -> bool:
+    """Whether a process was started by the run, rather than one that took over its orphans."""
+    try:
+        environment = Path(f"/proc/{process}/environ").read_bytes()
+    except OSError:
+        return False
+    return f"{DRIVER_VARIABLE}={driver}".encode() in environment.split(b"\0")
 
 
 def _keep_linear_layers_plain() -> None:
