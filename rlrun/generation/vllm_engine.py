@@ -9,6 +9,7 @@ import logging
 import math
 import signal
 from collections.abc import Mapping, Sequence
+from multiprocessing import resource_tracker
 from typing import Any
 
 from vllm import SamplingParams
@@ -121,7 +122,9 @@ class Engine:
 
     def _start(self) -> AsyncLLM:
         # Ctrl-C reaches every process of the terminal's group; the run ends after its step, for
-        # which it needs the engine. Processes inherit what the thread that starts them blocks.
+        # which it needs the engine. Processes inherit what the thread that starts them blocks, and
+        # starting multiprocessing's own helper would unblock it.
+        resource_tracker.ensure_running()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             with environment(self._variables):

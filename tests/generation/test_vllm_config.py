@@ -142,7 +142,7 @@ def test_everything_that_the_wheel_requires_is_installed_but_what_does_not_start
         if "extra ==" not in text
     }
     listed = {
-        re.split(r"[\[=]", line)[0]
+        re.split(r"[\[=>]", line)[0]
         for line in (ROOT / "requirements-vllm-cpu.txt").read_text().splitlines()
         if line and not line.startswith("#")
     }
