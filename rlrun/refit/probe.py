@@ -53,11 +53,14 @@ class Probe:
         """
         scoring = asyncio.create_task(self._generator.engine_scores(self.token_ids))
         # A generator without engines of its own says so at once; the others score meanwhile.
-        await asyncio.wait([scoring], timeout=0)
-        if scoring.done() and not scoring.result():
-            return None
-        expected = await asyncio.to_thread(self._learner_scores, self.token_ids)
-        engines = await scoring
+        try:
+            await asyncio.wait([scoring], timeout=0)
+            if scoring.done() and not scoring.result():
+                return None
+            expected = await asyncio.to_thread(self._learner_scores, self.token_ids)
+            engines = await scoring
+        finally:
+            scoring.cancel()
         differences = {
             name: largest_difference(scores, expected) for name, scores in engines.items()
         }
