@@ -6,31 +6,33 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import math
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from multiprocessing import resource_tracker
-from typing import Any
+from typing import Any, TypeVar
 
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs import TokensPrompt
-from vllm.logprobs import FlatLogprobs
-from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
 from rlrun.errors import GenerationError
 from rlrun.generation.vllm_log import EngineLog, environment
-from rlrun.types import Completion, GenerationRequest, StopReason, VersionSpan
+from rlrun.generation.vllm_requests import WHERE, completion_of, sampling_params
+from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
 
-WHERE = "generation=vllm"
 SHUTDOWN_S = 10.0
 CONTROL_TIMEOUT_S = 600.0
 """Seconds after which an engine that does not answer to a pause, a refit or a score is given up."""
+
+LIVENESS_POLL_S = 0.5
+
+T = TypeVar("T")
 
 _numbers = itertools.count()
 
@@ -153,11 +155,11 @@ class Engine:
             GenerationError: It took too long, or vLLM failed.
         """
         try:
-            params = _sampling_params(request, self.eos_ids)
+            params = sampling_params(request, self.eos_ids)
         except ValueError as error:
             raise GenerationError(WHERE, f"vLLM refuses a request: {_one_line(error)}") from error
         output = await self._run(request.token_ids, params, salt, timeout_s)
-        return _completion(output.outputs[0], self.name)
+        return completion_of(output.outputs[0], self.name)
 
     async def score(self, token_ids: Sequence[int], salt: str) -> list[float]:
         """Log-probs of every token but the first at temperature 1.
@@ -228,53 +230,26 @@ class Engine:
         """Goes on sampling."""
         await self.llm.resume_generation()
 
+    async def control(self, call: Awaitable[T], timeout_s: float = CONTROL_TIMEOUT_S) -> T:
+        """Awaits a call to this engine, which never returns if its process ends meanwhile.
 
-def _sampling_params(request: GenerationRequest, eos_ids: list[int]) -> SamplingParams:
-    sampling = request.sampling
-    return SamplingParams(
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k or 0,
-        seed=request.seed,
-        max_tokens=request.max_new_tokens,
-        # The sampled token's alone, in lists instead of an object for each.
-        logprobs=0,
-        flat_logprobs=True,
-        # Exactly the renderer's tokens end a completion, not what vLLM finds in the model's files.
-        ignore_eos=True,
-        stop_token_ids=eos_ids,
-        stop=list(sampling.stop) or None,
-        include_stop_str_in_output=True,
-        # Stop strings may be special tokens; nobody else reads the text.
-        detokenize=bool(sampling.stop),
-        skip_special_tokens=False,
-        spaces_between_special_tokens=False,
-    )
-
-
-def _completion(output: CompletionOutput, engine: str) -> Completion:
-    """Raises: GenerationError if vLLM gave up on the request or its numbers are not finite."""
-    reasons = {"stop": StopReason.STOP, "length": StopReason.LENGTH}
-    if output.finish_reason not in reasons:
-        raise GenerationError(WHERE, f"{engine} ended a request with {output.finish_reason!r}")
-    token_ids = tuple(output.token_ids)
-    assert isinstance(output.logprobs, FlatLogprobs), "flat log-probs were asked for"
-    logprobs = tuple(output.logprobs.logprobs[: len(token_ids)])
-    if tuple(output.logprobs.token_ids[: len(token_ids)]) != token_ids:
-        raise GenerationError(WHERE, f"{engine} gave log-probs of other tokens than it sampled")
-    if not all(map(math.isfinite, logprobs)):
-        raise GenerationError(
-            WHERE,
-            f"the model's output on {engine} is not finite",
-            "The weights have diverged: lower policy.optimizer.lr, or resume from an earlier "
-            "checkpoint",
-        )
-    spans = tuple(
-        VersionSpan(int(span.version), span.start, min(span.end, len(token_ids)))
-        for span in output.weight_versions or ()
-        if span.start < len(token_ids)
-    )
-    return Completion(token_ids, logprobs, reasons[output.finish_reason], spans)
+        Raises:
+            EngineLost: The process is gone.
+            GenerationError: There was no answer in ``timeout_s``.
+        """
+        task = asyncio.ensure_future(call)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            while not (await asyncio.wait([task], timeout=LIVENESS_POLL_S))[0]:
+                if not self.alive:
+                    raise self.lost()
+                if asyncio.get_running_loop().time() > deadline:
+                    raise GenerationError(
+                        WHERE, f"{self.name} has not answered for {timeout_s:g} s"
+                    )
+            return task.result()
+        finally:
+            task.cancel()
 
 
 def _one_line(error: BaseException) -> str:

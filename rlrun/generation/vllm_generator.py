@@ -11,20 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
 
 from rlrun.errors import GenerationError
-from rlrun.generation.vllm_engine import CONTROL_TIMEOUT_S, WHERE, Engine, EngineLost
+from rlrun.generation.vllm_engine import CONTROL_TIMEOUT_S, Engine, EngineLost
+from rlrun.generation.vllm_requests import WHERE
 from rlrun.interfaces import Generator
 from rlrun.refit.transfer import Transfer
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
-
-LIVENESS_POLL_S = 0.5
-
-T = TypeVar("T")
 
 
 class VLLMGenerator(Generator):
@@ -112,7 +109,7 @@ class VLLMGenerator(Generator):
         """See ``Generator.score``; of the first engine that is alive."""
         self._check_scored(token_ids)
         engine = await self._choose()
-        return await self._control(engine, engine.score(token_ids, self.salt))
+        return await engine.control(engine.score(token_ids, self.salt))
 
     async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
         """See ``Generator.engine_scores``."""
@@ -129,7 +126,7 @@ class VLLMGenerator(Generator):
         if self.transfer.colocated and not self._asleep:
             async with self._weights_lock:
                 for engine in self.engines:
-                    await self._control(engine, engine.llm.sleep(level=1, mode="keep"))
+                    await engine.control(engine.llm.sleep(level=1, mode="keep"))
                 self._asleep = True
 
     async def close(self) -> None:
@@ -196,7 +193,7 @@ class VLLMGenerator(Generator):
         """Scores by a certain engine, which may have to be started for it."""
         if not engine.ready and self._restart_at_once:
             await self._start_again(engine)
-        return await self._control(engine, engine.score(token_ids, self.salt))
+        return await engine.control(engine.score(token_ids, self.salt))
 
     # --- weights ----------------------------------------------------------------------------------
 
@@ -220,20 +217,20 @@ class VLLMGenerator(Generator):
 
     async def _replace_weights(self, engine: Engine) -> None:
         if self._asleep:
-            await self._control(engine, engine.llm.wake_up())
+            await engine.control(engine.llm.wake_up())
         pause = engine.pause(wait=not self._in_flight, recompute=self._recompute)
         # What it may wait for are requests, which have a limit of their own.
-        await self._control(engine, pause, CONTROL_TIMEOUT_S if self._in_flight else math.inf)
+        await engine.control(pause, CONTROL_TIMEOUT_S if self._in_flight else math.inf)
         try:
             await self._load(engine)
         finally:
             # Also after an error, which ends the run: what waits would never end otherwise.
             if engine.alive:
-                await self._control(engine, engine.resume())
+                await engine.control(engine.resume())
 
     async def _load(self, engine: Engine) -> None:
         try:
-            await self._control(engine, self.transfer.load(engine, self._version))
+            await engine.control(self.transfer.load(engine, self._version))
         except GenerationError:
             raise
         # Errors of the engine's process arrive as bare exceptions with its text.
@@ -247,7 +244,7 @@ class VLLMGenerator(Generator):
         async with self._weights_lock:
             if self._asleep:
                 for engine in self.engines:
-                    await self._control(engine, engine.llm.wake_up())
+                    await engine.control(engine.llm.wake_up())
                 self._asleep = False
 
     # --- lost engines -----------------------------------------------------------------------------
@@ -276,35 +273,12 @@ class VLLMGenerator(Generator):
     async def _start(self, engine: Engine) -> None:
         """Starts an engine and gives it the published weights before it is sent any request."""
         await engine.start()
-        await self._control(engine, self.transfer.connect(engine))
+        await engine.control(self.transfer.connect(engine))
         if self._refits:
             await self._load(engine)
         else:
-            await self._control(engine, engine.llm.update_weight_version(str(self._version)))
+            await engine.control(engine.llm.update_weight_version(str(self._version)))
         engine.loaded = True
-
-    async def _control(
-        self, engine: Engine, call: Awaitable[T], timeout_s: float = CONTROL_TIMEOUT_S
-    ) -> T:
-        """Awaits a call to an engine, which never returns if the engine's process ends meanwhile.
-
-        Raises:
-            EngineLost: The process is gone.
-            GenerationError: There was no answer in ``timeout_s``.
-        """
-        task = asyncio.ensure_future(call)
-        deadline = asyncio.get_running_loop().time() + timeout_s
-        try:
-            while not (await asyncio.wait([task], timeout=LIVENESS_POLL_S))[0]:
-                if not engine.alive:
-                    raise engine.lost()
-                if asyncio.get_running_loop().time() > deadline:
-                    raise GenerationError(
-                        WHERE, f"{engine.name} has not answered for {timeout_s:g} s"
-                    )
-            return task.result()
-        finally:
-            task.cancel()
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
