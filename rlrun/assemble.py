@@ -49,6 +49,7 @@ from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.prepare import MismatchGuard, Preparation
 from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
+from rlrun.refit.probe import Probe
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Rollout
 from rlrun.run_dir import RunDir
@@ -187,26 +188,32 @@ class _Run:
             notice = precision_notice(self.config.policy.precision, learner.device)
             if notice is not None:
                 self.console.notice(notice)
-            generator = await self.config.generation.start(
-                GeneratorInputs(
-                    model=learner.model,
-                    weights=learner.weights,
-                    policy=self.config.policy,
-                    renderer=inputs.renderer,
-                    concurrent=self.config.grpo.concurrent,
-                    ordered=is_ordered(self.config),
-                    recompute_kv_cache=recomputes_kv_cache(self.config),
-                    deterministic=self.config.deterministic,
-                    num_threads=thread_counts(self.config, available_cores())[1],
-                    folder=self.run_dir.root,
-                )
-            )
+            generator_inputs = self._generator_inputs(learner)
+            announcement = self.config.generation.announcement(generator_inputs)
+            if announcement:
+                self.console.say([announcement])
+            generator = await self.config.generation.start(generator_inputs)
             async with self._serving(generator) as server:
                 await self._train(inputs, learner, generator, server, environment, checkpoint)
         finally:
             if generator is not None:
                 await generator.close()
             await environment.close()
+
+    def _generator_inputs(self, learner: Learner) -> GeneratorInputs:
+        config = self.config
+        return GeneratorInputs(
+            model=learner.model,
+            weights=learner.weights,
+            policy=config.policy,
+            renderer=self.inputs.renderer,
+            concurrent=config.grpo.concurrent,
+            ordered=is_ordered(config),
+            recompute_kv_cache=recomputes_kv_cache(config),
+            deterministic=config.deterministic,
+            num_threads=thread_counts(config, available_cores())[1],
+            folder=self.run_dir.root,
+        )
 
     @asynccontextmanager
     async def _serving(self, generator: Generator) -> AsyncIterator[PolicyServer | None]:
@@ -339,6 +346,13 @@ class _Run:
             learner=learner,
             generator=generator,
             server=server,
+            probe=Probe(
+                generator,
+                learner.score,
+                token_ids=inputs.stream.prompt_at(0).token_ids,
+                max_tokens=config.policy.max_total_sequence_length,
+                precision=config.policy.precision,
+            ),
             evaluator=make_evaluator(config, inputs, generator, environment),
             saver=Saver(
                 store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),

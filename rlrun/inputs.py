@@ -31,10 +31,12 @@ def read_inputs(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
     """Reads what a run is fed with; ``notice`` is told what the user should know.
 
     Raises:
-        ConfigError: The HTTP server that is asked for cannot be started.
         DataError: A row, file or tokenizer cannot be used.
+        ConfigError: The model's context is too short, or a package is missing, or
+            the HTTP server that is asked for cannot be started.
     """
     check_serving(config.generation)
+    config.generation.check_installed()
     renderer = Renderer.load(config.policy)
     check_context(config.policy)
     if config.grpo.max_rollout_turns > 1:

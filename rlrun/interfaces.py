@@ -205,6 +205,17 @@ class Generation(Checked, ABC):
         if "" in self.stop:
             yield ("stop",), "stop holds an empty text", "Take it out; [] is for none"
 
+    def check_installed(self) -> None:
+        """Called before a model is loaded.
+
+        Raises:
+            ConfigError: A package is missing that the variant needs.
+        """
+
+    def announcement(self, inputs: GeneratorInputs) -> str:
+        """What is said before ``start``: what will be started, and how; "" for nothing."""
+        return ""
+
     @abstractmethod
     async def start(self, inputs: GeneratorInputs) -> Generator:
         """The live generator, ready for requests once it has had its first refit.
@@ -284,6 +295,20 @@ class Generator(ABC):
         Raises:
             GenerationError: The engine failed, or the sequence does not fit the model.
         """
+
+    async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
+        """As ``score``, by every engine that has weights of its own, under its name.
+
+        Empty where sampling uses the learner's weights themselves, which need no proof.
+
+        Raises:
+            GenerationError: As ``score``.
+        """
+        return {}
+
+    async def release_memory(self) -> None:
+        """Called before every update: the learner may need memory that both have a part in."""
+        return
 
     @abstractmethod
     async def refit(self, version: int) -> None:

@@ -26,6 +26,7 @@ from rlrun.learner.learner import Learner
 from rlrun.logs import MetricsLogger
 from rlrun.prepare import Preparation
 from rlrun.recorder import Recorder
+from rlrun.refit.probe import Probe
 from rlrun.run_dir import RunDir
 from rlrun.scheduler.decisions import Fail, Finish, Train
 from rlrun.scheduler.events import Paused, Resumed, StepTrained, Stop, VersionPublished
@@ -61,6 +62,7 @@ class Parts:
     learner: Learner
     generator: Generator
     server: PolicyServer | None
+    probe: Probe
     evaluator: Evaluator | None
     saver: Saver
     records: Recorder
@@ -119,6 +121,7 @@ class Trainer:
         """
         await self.parts.generator.refit(self.step)
         self._release_server()
+        await self.parts.probe.check(self.step)
         self._stop_if_asked()
         if self.step == 0 and self.parts.config.grpo.val_at_start and not self._ends:
             metrics = await self.validate()
@@ -176,6 +179,7 @@ class Trainer:
         """Makes the batch, records it, and steps the optimizer if there is anything to learn."""
         parts, started = self.parts, time.perf_counter()
         self.consistent = False
+        await parts.generator.release_memory()
         if parts.server is not None:
             await parts.server.hold()
         groups = self.collector.buffer.take(train.positions)
@@ -214,6 +218,9 @@ class Trainer:
         await self.parts.generator.refit(version)
         self._release_server()
         self.current.metrics["refit/seconds"] = time.perf_counter() - started
+        difference = await self.parts.probe.check(version)
+        if difference is not None:
+            self.current.metrics["refit/probe_max_abs_diff"] = difference
         self.validates = self._is_validated(version)
         if self.validates:
             # Nothing begins during a validation: it has the generator to itself.
