@@ -28,7 +28,7 @@ from rlrun.batch import Sample
 from rlrun.config import load
 from rlrun.derived import sampling_of
 from rlrun.learner.learner import Learner
-from rlrun.learner.logprobs import TokenRows
+from rlrun.learner.rows import TokenRows
 from rlrun.models import resolve_model
 from rlrun.types import Prompt, Row, StopReason, Trajectory, VersionSpan
 
