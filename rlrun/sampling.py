@@ -82,7 +82,8 @@ def draw_tokens(processed: Tensor, uniforms: Tensor) -> Tensor:
         target = uniforms.unsqueeze(-1) * weights.sum(-1, keepdim=True, dtype=torch.float64)
         return _place(weights, target).squeeze(-1)
     blocks = torch.nn.functional.pad(weights, (0, -size % BLOCK)).unflatten(-1, (-1, BLOCK))
-    totals = blocks.sum(-1, dtype=torch.float64)
+    # A block's own sum loses no more in float32 than its weights already have.
+    totals = blocks.sum(-1).double()
     target = uniforms.unsqueeze(-1) * totals.sum(-1, keepdim=True)
     block = _place(totals, target)
     target = target - (totals.cumsum(-1) - totals).gather(-1, block)

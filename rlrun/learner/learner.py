@@ -174,8 +174,9 @@ class Learner:
     ) -> dict[str, float]:
         """Steps once. ``unchanged``: the weights are still those of the samples' prev_logprobs."""
         self.optimizer.zero_grad(set_to_none=True)
-        still = [] if self.reference is not None else [s for s in samples if s.advantage == 0.0]
-        moving = [s for s in samples if self.reference is not None or s.advantage != 0.0]
+        everyone = self.reference is not None or not self.loss.needs_advantage
+        still = [s for s in samples if s.advantage == 0.0 and not everyone]
+        moving = [s for s in samples if s.advantage != 0.0 or everyone]
         shares = [*self._still_shares(still, samples, unchanged), *self._backward(moving, samples)]
         totals: dict[str, Tensor] = {}
         for name, share in shares:
