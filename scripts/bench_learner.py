@@ -38,7 +38,7 @@ from rlrun.learner.rows import TokenRows
 from rlrun.models import resolve_model
 from rlrun.types import Prompt, Row, StopReason, Trajectory, VersionSpan
 
-REPEATS = 4
+REPEATS = 3
 MEDIAN, LOG_SD, LONGEST = 100, 0.8, 1000
 LogprobsOf = Callable[[Learner, list[Sample]], torch.Tensor]
 WAYS = ("plain", "rows", "padded", "packed")

@@ -10,6 +10,7 @@ same up to rounding.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +31,7 @@ def attention(
     attention_mask: Tensor | None,
     scaling: float | None = None,
     sequence_lengths: Sequence[int] | None = None,
-    **others: object,
+    **others: Any,
 ) -> tuple[Tensor, None]:
     """See transformers' AttentionInterface.
 

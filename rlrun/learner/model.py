@@ -116,7 +116,8 @@ def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def hidden_states(model: PreTrainedModel, rows: TokenRows) -> Tensor:
     """Last hidden state [B, T, H]."""
-    mask, extra = rows.attention_mask, {}
+    mask = rows.attention_mask
+    extra: dict[str, tuple[int, ...]] = {}
     if rows.packed_lengths is not None and attends_by_sequence(model):
         mask, extra = no_mask(model.device), {"sequence_lengths": rows.packed_lengths}
     output = body(model)(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from transformers import (
     AutoModelForCausalLM,
     DynamicCache,
     MistralConfig,
+    PreTrainedConfig,
     PreTrainedModel,
     Qwen3Config,
 )
@@ -20,7 +22,7 @@ from rlrun.learner.model import check_packing, hidden_states
 from rlrun.learner.rows import TokenRows
 
 CPU = torch.device("cpu")
-SHAPE = {
+SHAPE: dict[str, Any] = {
     "vocab_size": 50,
     "hidden_size": 32,
     "intermediate_size": 32,
@@ -32,10 +34,11 @@ SHAPE = {
 
 def new_model(window: int | None = None) -> PreTrainedModel:
     torch.manual_seed(0)
-    config = MistralConfig(**SHAPE, sliding_window=window)
+    config: PreTrainedConfig = MistralConfig(**SHAPE, sliding_window=window)
     if window is None:
         config = Qwen3Config(**SHAPE, head_dim=8)
-    return AutoModelForCausalLM.from_config(config).eval()
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(config).eval()
+    return model
 
 
 @torch.no_grad()
