@@ -141,7 +141,7 @@ def _sample(index: int, length: int, vocabulary: int, rng: np.random.Generator) 
 def numerics(device: torch.device) -> Iterator[Finding]:
     """The same numbers however they are computed."""
     samples = make_samples((40, 23, 64, 31), 256)
-    ways = {
+    ways: dict[str, tuple[int, *tuple[str, ...]]] = {
         "float32": (128, "policy.precision=float32"),
         "bfloat16": (128, "policy.precision=bfloat16"),
         "packed": (128, "policy.precision=float32", "policy.sequence_packing=true"),
