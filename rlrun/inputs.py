@@ -30,8 +30,10 @@ def read_inputs(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
     """Reads what a run is fed with; ``notice`` is told what the user should know.
 
     Raises:
+        ConfigError: The cluster needs a package that is not installed.
         DataError: A row, file or tokenizer cannot be used.
     """
+    config.cluster.check_installed()
     renderer = Renderer.load(config.policy)
     check_context(config.policy)
     if config.grpo.max_rollout_turns > 1:

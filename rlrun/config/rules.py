@@ -196,6 +196,18 @@ def _stale_is_corrected(age: int, enabled: bool | None, allowed: bool) -> str | 
     )
 
 
+def _colocated_takes_turns(age: int, colocated: bool, ranks: int, engines: int) -> str | None:
+    if not colocated:
+        return None
+    what = "cluster.colocated=true lets learner and engines share what they compute on, but with "
+    what += "grpo=async they work at once"
+    places = max(ranks, engines)
+    if places == 1:
+        return what
+    split = f"cluster.num_learner_ranks={places - places // 2} cluster.num_engines={places // 2}"
+    return f"{what}; apart, {split} would fit where they are"
+
+
 def _model_is_no_choice(model: str) -> str | None:
     if (conf_dir() / "policy" / "model" / f"{model}.yaml").is_file() and "/" not in model:
         return f"policy.model={model} is the name of a choice, not of a model"
@@ -322,6 +334,17 @@ RULES: tuple[Rule, ...] = (
         ("checkpointing.checkpoint_must_save_by",),
         _duration_is_readable,
         "Write days, hours, minutes and seconds, such as 00:03:40:00",
+    ),
+    Rule(
+        "colocated_takes_turns",
+        (
+            "grpo.max_trajectory_age_steps",
+            "cluster.colocated",
+            "cluster.num_learner_ranks",
+            "cluster.num_engines",
+        ),
+        _colocated_takes_turns,
+        "Set cluster.colocated=false, or grpo=sync",
     ),
     Rule(
         "model_is_no_choice",
