@@ -243,7 +243,8 @@ class RayGenerator(Generator):
             EngineActor, engine.seat, *arguments, max_concurrency=MAX_CALLS
         )
         try:
-            await asyncio.to_thread(self._runtime.find, engine.name, actor)
+            place = await asyncio.to_thread(self._runtime.find, engine.name, actor)
+            log.info("%s: %s", engine.name, place)
             self.lockstep = await self._wait(engine, actor, "start")
             while self._weights is not None and engine.version != self._version:
                 version = self._version

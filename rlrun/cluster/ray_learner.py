@@ -146,6 +146,8 @@ class RayLearner:
             self.places = [
                 runtime.find(self._name(rank), actor) for rank, actor in enumerate(self._ranks)
             ]
+            for rank, place in enumerate(self.places):
+                log.info("%s: %s", self._name(rank), place)
             meeting_point = self._results([self._ranks[0].meeting_point.remote()])[0]
             self._call("load", meeting_point)
         except BaseException:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
+import torch
 from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
 from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -21,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 import rlrun
 from rlrun.cluster.placement import Node, Plan, Seat, plan, shortage
 from rlrun.errors import ConfigError, EnvironmentDown, Problem
+from rlrun.machine import available_cores
 
 if TYPE_CHECKING:
     from rlrun.cluster.ray import RayCluster
@@ -60,12 +62,12 @@ class Runtime:
         self.plan: Plan = plan(settings.demand)
         self._timeout_s = settings.start_timeout_s
         self._group: Any = None
+        if settings.address is None:
+            # Known without Ray, which takes seconds to start.
+            _check(settings, [Node(available_cores(), torch.cuda.device_count())])
         _connect(settings.address)
         try:
-            found = shortage(settings.demand, _nodes())
-            if found is not None:
-                key = "cluster"
-                raise ConfigError([Problem(key, *found, (key,))])
+            _check(settings, _nodes())
             self._group = _reserve(self.plan, settings.start_timeout_s)
         except BaseException:
             self.close()
@@ -155,7 +157,7 @@ def _connect(address: str | None) -> None:
     }
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        options |= {"include_dashboard": False, "num_cpus": len(os.sched_getaffinity(0))}
+        options |= {"include_dashboard": False, "num_cpus": available_cores()}
     try:
         with _own_signals():
             ray.init(address="local" if address is None else address, **options)
@@ -168,6 +170,16 @@ def _connect(address: str | None) -> None:
             what = f"no Ray cluster is reached at {address}: {_first_line(error)}"
             remedy = "Start one with ray start --head, or write cluster.address=null"
         raise EnvironmentDown(where, what, remedy) from None
+
+
+def _check(settings: RayCluster, nodes: list[Node]) -> None:
+    found = shortage(settings.demand, nodes)
+    if found is not None:
+        raise ConfigError([Problem("cluster", *found, ("cluster",))])
+
+
+def available_cores() -> int:
+    return availableavailable_cores()
 
 
 def _nodes() -> list[Node]:

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs on Ray, as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from rlrun.logs import read_metrics
+from tests.conftest import rlrun
+from tests.e2e.test_resume import start, wait_for_step
+
+SPREAD = (
+    "cluster=ray",
+    "cluster.num_nodes=2",
+    "cluster.num_learner_ranks=2",
+    "cluster.num_engines=2",
+)
+
+
+def column(run_dir: Path, name: str) -> list[float]:
+    return [line[name] for line in read_metrics(run_dir / "metrics.jsonl")[1:]]
+
+
+def pids(run_dir: Path, name: str) -> list[int]:
+    """Of all processes that had a role so far, the newest last."""
+    return [
+        int(pid) for pid in re.findall(rf"{name}: pid (\d+)", (run_dir / "log.txt").read_text())
+    ]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(processes: list[int]) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and any(map(is_alive, processes)):
+        time.sleep(0.1)
+    assert not [pid for pid in processes if is_alive(pid)]
+
+
+def test_two_ranks_and_two_engines_learn_what_one_process_learns(
+    address: str, quickstart_run: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    done = rlrun(
+        "train",
+        "+recipe=quickstart",
+        *SPREAD,
+        f"cluster.address={address}",
+        "cluster.colocated=true",
+        f"run_dir={run_dir}",
+    )
+    assert done.code == 0, done.err
+    assert "ray::" not in done.err + done.out
+    for name in ("train/loss", "train/grad_norm", "train/reward_mean"):
+        ours, theirs = column(run_dir, name), column(quickstart_run, name)
+        assert ours[0] == pytest.approx(theirs[0], rel=1e-5, abs=1e-7), name
+    ours, theirs = (column(path, "train/reward_mean") for path in (run_dir, quickstart_run))
+    assert sum(ours[-5:]) / 5 == pytest.approx(sum(theirs[-5:]) / 5, abs=0.08)
+    assert sum(ours[-5:]) / 5 >= 0.8
+    wait_until_gone(pids(run_dir, "of 2"))
+
+
+def test_a_killed_engine_is_replaced_and_a_killed_rank_ends_the_run_which_goes_on(
+    address: str, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    process = start(
+        run_dir, *SPREAD, f"cluster.address={address}", "grpo=async", "grpo.max_num_steps=60"
+    )
+    wait_for_step(run_dir, 2, process)
+    os.kill(pids(run_dir, "engine 1 of 2")[-1], signal.SIGKILL)
+    step = 3
+    while len(pids(run_dir, "engine 1 of 2")) < 2:
+        wait_for_step(run_dir, step, process)
+        step += 1
+    wait_for_step(run_dir, step + 2, process)
+    os.kill(pids(run_dir, "learner rank 1 of 2")[-1], signal.SIGKILL)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 6, out
+    errors = [line for line in out.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "learner rank 1 of 2: its process (pid" in errors[0]
+    assert "rlrun resume" in errors[0]
+    assert "Traceback" not in out
+    last = read_metrics(run_dir / "metrics.jsonl")[-1]["step"]
+    done = rlrun("resume", str(run_dir), f"grpo.max_num_steps={int(last) + 2}")
+    assert done.code == 0, done.err
+    assert column(run_dir, "step")[-1] == last + 2
+    assert rlrun("audit", str(run_dir)).code == 0
+
+
+def test_ray_of_this_machine_ends_with_the_run(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "cluster=ray", "grpo.max_num_steps=1000")
+    wait_for_step(run_dir, 2, process)
+    started = descendants(process.pid)
+    names = " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in started)
+    assert "raylet" in names
+    assert "gcs_server" in names
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, out
+    wait_until_gone(started)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    found, new = [], [pid]
+    while new:
+        new = [child for child, parent in parents.items() if parent in new]
+        found += new
+    return found
