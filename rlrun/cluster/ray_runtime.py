@@ -122,7 +122,7 @@ def end_actor(actor: Any) -> None:
 def original(error: RayTaskError) -> BaseException:
     """What a Ray actor raised, as it was raised there; where it came from goes to the log."""
     cause: BaseException = error.cause
-    log.info("raised in a Ray actor:\n%s", error.traceback_str)
+    log.info("%s", error)
     return cause
 
 
@@ -176,10 +176,6 @@ def _check(settings: RayCluster, nodes: list[Node]) -> None:
     found = shortage(settings.demand, nodes)
     if found is not None:
         raise ConfigError([Problem("cluster", *found, ("cluster",))])
-
-
-def available_cores() -> int:
-    return availableavailable_cores()
 
 
 def _nodes() -> list[Node]:

@@ -106,7 +106,7 @@ def generator(roles: tuple[RayLearner, RayGenerator]) -> RayGenerator:
 
 def request(max_new_tokens: int = 8, seed: int = 0) -> GenerationRequest:
     return GenerationRequest(
-        prompt_ids=(5, 6, 7),
+        token_ids=(5, 6, 7),
         sampling=Sampling(1.0, 1.0, None, ()),
         max_new_tokens=max_new_tokens,
         seed=seed,
@@ -194,7 +194,7 @@ def test_a_killed_engine_comes_back_with_the_newest_weights(
         call.result(timeout=60)
     # The other one takes work meanwhile.
     completions = loop.run(generator.generate([request()]))
-    assert completions[0].version_spans
+    assert completions[0].weight_versions[0].version == 1
     until(lambda: first.actor is not None)
     assert first.version == 1
     assert ray.get(first.actor.whereabouts.remote()).pid != pid
