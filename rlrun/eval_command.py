@@ -115,7 +115,7 @@ def evaluate(
     console.say([f"evaluating {name} on {len(prompts)} prompts x {count} samples"])
     if count > 1 and sampling_of(config, training=False).temperature == 0:
         console.notice("at temperature 0 all samples of a prompt are the same")
-    evaluation = asyncio.run(_run(policy, renderer, prompts, count))
+    evaluation = asyncio.run(_run(policy, renderer, prompts, count, console))
     if out is not None:
         _write(out, policy.step, evaluation, renderer)
     return _report(policy, evaluation, count)
@@ -127,6 +127,7 @@ def _check(config: RunConfig, out: Path | None) -> None:
         key = "data.validation.source"
         what = f"{key} is null, so there is nothing to evaluate on"
         raise ConfigError([Problem(key, what, f"Give {key}=FILE.jsonl, or data=NAME", (key,))])
+    config.generation.check_installed()
     if out is None:
         return
     if out.is_dir() or not out.absolute().parent.is_dir():
@@ -136,7 +137,11 @@ def _check(config: RunConfig, out: Path | None) -> None:
 
 
 async def _run(
-    policy: SavedPolicy, renderer: Renderer, prompts: ValidationPrompts, samples: int
+    policy: SavedPolicy,
+    renderer: Renderer,
+    prompts: ValidationPrompts,
+    samples: int,
+    console: Console,
 ) -> Evaluation:
     config = policy.config
     environment = config.env.start()
@@ -145,20 +150,22 @@ async def _run(
         model, adapter = policy.load(device_of(config))
         if adapter is not None:
             adapter.merge()
-        generator = await config.generation.start(
-            GeneratorInputs(
-                model=model,
-                weights=lambda: iter(saved_tensors(model).items()),
-                policy=config.policy,
-                renderer=renderer,
-                concurrent=False,
-                ordered=True,
-                recompute_kv_cache=False,
-                deterministic=config.deterministic,
-                num_threads=thread_counts(config, available_cores())[1],
-                folder=None,
-            )
+        inputs = GeneratorInputs(
+            model=model,
+            weights=lambda: iter(saved_tensors(model).items()),
+            policy=config.policy,
+            renderer=renderer,
+            concurrent=False,
+            ordered=True,
+            recompute_kv_cache=False,
+            deterministic=config.deterministic,
+            num_threads=thread_counts(config, available_cores())[1],
+            folder=None,
         )
+        announcement = config.generation.announcement(inputs)
+        if announcement:
+            console.say([announcement])
+        generator = await config.generation.start(inputs)
         await generator.refit(policy.step)
         settings = rollout_settings(config, training=False)
         rollout = Rollout(generator, environment, renderer, settings)

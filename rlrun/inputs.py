@@ -15,6 +15,7 @@ from rlrun.errors import ConfigError, Problem
 from rlrun.models import read_model_config
 from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
+from rlrun.serve.choose import check_serving
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +31,13 @@ def read_inputs(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
     """Reads what a run is fed with; ``notice`` is told what the user should know.
 
     Raises:
-        ConfigError: The cluster needs a package that is not installed.
         DataError: A row, file or tokenizer cannot be used.
+        ConfigError: The model's context is too short, or a package is missing, or
+            the HTTP server that is asked for cannot be started.
     """
     config.cluster.check_installed()
+    check_serving(config.generation)
+    config.generation.check_installed()
     renderer = Renderer.load(config.policy)
     check_context(config.policy)
     if config.grpo.max_rollout_turns > 1:

@@ -159,6 +159,28 @@ class GRPO(Checked, ABC):
 
 
 @dataclass(kw_only=True, slots=True)
+class Http(Checked):
+    """The OpenAI-compatible server in front of a generator: docs/serving.md."""
+
+    host: str | None
+    port: int = setting(ge=0, le=65535)
+    served_model_name: str | None
+    tool_parser: str | None
+    reasoning_parser: str | None
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """A name is a text or null."""
+        for name, text in (
+            ("host", self.host),
+            ("served_model_name", self.served_model_name),
+            ("tool_parser", self.tool_parser),
+            ("reasoning_parser", self.reasoning_parser),
+        ):
+            if text is not None and not text.strip():
+                yield (name,), f"{name} is empty", f"Give a name, or {name}=null"
+
+
+@dataclass(kw_only=True, slots=True)
 class Generation(Checked, ABC):
     """How completions are sampled; the variant says by which engine."""
 
@@ -170,6 +192,8 @@ class Generation(Checked, ABC):
     val_temperature: float | None = setting(ge=0, le=100)
     val_top_p: float | None = setting(gt=0, le=1)
     val_top_k: int | None = setting(ge=1)
+    expose_http_server: bool
+    http: Http
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
         """Logits divided by nearly nothing overflow; an empty stop text would end every turn."""
@@ -181,6 +205,17 @@ class Generation(Checked, ABC):
             )
         if "" in self.stop:
             yield ("stop",), "stop holds an empty text", "Take it out; [] is for none"
+
+    def check_installed(self) -> None:
+        """Called before a model is loaded.
+
+        Raises:
+            ConfigError: A package is missing that the variant needs.
+        """
+
+    def announcement(self, inputs: GeneratorInputs) -> str:
+        """What is said before ``start``: what will be started, and how; "" for nothing."""
+        return ""
 
     @abstractmethod
     async def start(self, inputs: GeneratorInputs) -> Generator:
@@ -261,6 +296,20 @@ class Generator(ABC):
         Raises:
             GenerationError: The engine failed, or the sequence does not fit the model.
         """
+
+    async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
+        """As ``score``, by every engine that has weights of its own, under its name.
+
+        Empty where sampling uses the learner's weights themselves, which need no proof.
+
+        Raises:
+            GenerationError: As ``score``.
+        """
+        return {}
+
+    async def release_memory(self) -> None:
+        """Called before every update: the learner may need memory that both have a part in."""
+        return
 
     @abstractmethod
     async def refit(self, version: int) -> None:
@@ -570,8 +619,12 @@ class RunningCluster(ABC):
     generator_share: float
 
     @abstractmethod
-    async def start_generator(self, renderer: Renderer) -> Generator:
+    async def start_generator(self, renderer: Renderer, say: Callable[[str], None]) -> Generator:
         """Starts what samples; to be closed before the cluster is.
+
+        Args:
+            renderer: Of the policy.
+            say: Told before the start what will be started, if it takes a while.
 
         Raises:
             GenerationError: It does not start.

@@ -15,8 +15,9 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rlrun.config.schema import Policy
 from rlrun.errors import DataError
@@ -38,6 +39,22 @@ PROBE = ({"role": "user", "content": ASKED}, {"role": "assistant", "content": AN
 
 STAND_INS = range(0x100000, 0x10FFFE)
 """The last private-use plane: code points that no template and hardly a text gives a meaning."""
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateView:
+    """What a chat template is told beside the messages.
+
+    Attributes:
+        tools: Definitions of the tools, in the form of the OpenAI API.
+        options: Variables of the template, such as ``enable_thinking``.
+    """
+
+    tools: tuple[Mapping[str, Any], ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+PLAIN_VIEW = TemplateView()
 
 
 class Renderer:
@@ -84,14 +101,16 @@ class Renderer:
         tokenizer = load_tokenizer(policy)
         return cls(tokenizer, eos_token_ids(policy, tokenizer))
 
-    def prompt_ids(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def prompt_ids(
+        self, messages: Sequence[Message], view: TemplateView = PLAIN_VIEW
+    ) -> tuple[int, ...]:
         """Token ids of a conversation, ready for the policy's turn.
 
         Raises:
             DataError: The chat template refuses the conversation, or content is not text.
         """
-        plain, stand_ins = self._escape(messages)
-        return tuple(self._encode(self._render(plain, generation_prompt=True), stand_ins))
+        plain, shown, stand_ins = self._escape(messages, view)
+        return tuple(self._encode(self._render(plain, True, shown), stand_ins))
 
     def turn_ids(
         self,
@@ -100,6 +119,7 @@ class Renderer:
         messages: Sequence[Message],
         *,
         stopped: bool = False,
+        view: TemplateView = PLAIN_VIEW,
     ) -> tuple[int, ...]:
         """Token ids to append to a turn of the policy when the environment answers.
 
@@ -111,8 +131,9 @@ class Renderer:
             previous_ids: All tokens before the completion.
             completion_ids: The completion as sampled; may be empty where it is already part of
                 ``previous_ids``.
-            messages: What the environment adds, at least one message.
+            messages: What the environment adds; none lets the policy take another turn.
             stopped: The completion ended in a stop string, so the end of the turn is appended.
+            view: What the template is told beside the messages.
 
         Raises:
             ValueError: The completion was cut: there is no turn to answer to.
@@ -124,8 +145,8 @@ class Renderer:
         if not ended and not stopped:
             raise ValueError("a completion without an end-of-sequence token cannot be answered")
         closing = self._closing
-        plain, stand_ins = self._escape(messages)
-        text = self._render((*PROBE, *plain), generation_prompt=True)
+        plain, shown, stand_ins = self._escape(messages, view)
+        text = self._render((*PROBE, *plain), True, shown)
         _, found, rest = text.partition(ANSWERED)
         if not found or not rest.startswith(closing):
             raise self._no_turns("it ends the policy's turn differently before these messages")
@@ -191,12 +212,19 @@ class Renderer:
     def _first_eos(self, ids: Sequence[int]) -> int:
         return next(i for i, token in enumerate(ids) if token in self.eos_ids)
 
-    def _render(self, messages: Sequence[Message], generation_prompt: bool) -> str:
+    def _render(
+        self,
+        messages: Sequence[Message],
+        generation_prompt: bool,
+        view: TemplateView = PLAIN_VIEW,
+    ) -> str:
         try:
             text = self.tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
+                tools=[dict(tool) for tool in view.tools] or None,
                 tokenize=False,
                 add_generation_prompt=generation_prompt,
+                **view.options,
             )
         # A template is a program; what it raises is up to it.
         except Exception as error:  # noqa: BLE001
@@ -210,14 +238,17 @@ class Renderer:
         assert isinstance(text, str)
         return text
 
-    def _escape(self, messages: Sequence[Message]) -> tuple[list[Message], dict[str, str]]:
-        """Puts a stand-in character where a message's text spells a special token.
+    def _escape(
+        self, messages: Sequence[Message], view: TemplateView
+    ) -> tuple[list[Message], TemplateView, dict[str, str]]:
+        """Puts a stand-in character where a text of others spells a special token.
 
         Returns:
-            The messages, and the special token's text by its stand-in (empty for nearly all).
+            The messages, the view, and the special token's text by its stand-in (empty for nearly
+            all).
         """
         plain = [normalize(message) for message in messages]
-        text = "\0".join(strings(plain))
+        text = "\0".join((*strings(plain), *strings(view.tools), *strings(view.options)))
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -226,15 +257,19 @@ class Renderer:
             ) from error
         spelled = [special for special in self._as_text if special in text]
         if not spelled:
-            return plain, {}
+            return plain, view, {}
         unused = (chr(code) for code in STAND_INS if chr(code) not in text)
         stand_ins = dict(zip(spelled, unused, strict=False))
         pattern = re.compile("|".join(map(re.escape, spelled)))
-        escaped = [
-            map_strings(message, lambda part: pattern.sub(lambda m: stand_ins[m[0]], part))
-            for message in plain
-        ]
-        return escaped, {stand_in: special for special, stand_in in stand_ins.items()}
+
+        def escape(part: str) -> str:
+            return pattern.sub(lambda match: stand_ins[match[0]], part)
+
+        escaped = [map_strings(message, escape) for message in plain]
+        shown = TemplateView(
+            tuple(map_strings(view.tools, escape)), map_strings(view.options, escape)
+        )
+        return escaped, shown, {stand_in: special for special, stand_in in stand_ins.items()}
 
     def _encode(self, text: str, stand_ins: Mapping[str, str]) -> list[int]:
         """Token ids of rendered text; its special tokens are the template's own."""

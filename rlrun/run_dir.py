@@ -153,6 +153,11 @@ class RunDir:
         return self.root / "status.json"
 
     @property
+    def http_server(self) -> Path:
+        """Address and key of the HTTP server, while it runs; for the owner's eyes."""
+        return self.root / "http_server.json"
+
+    @property
     def log(self) -> Path:
         """What was said, with times."""
         return self.root / "log.txt"

@@ -6,11 +6,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.generation.vllm_session import VLLMSession
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -74,3 +78,19 @@ def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = rlrun("train", *SMALL, f"run_dir={path}")
     assert done.code == 0, done.err
     return path
+
+
+@pytest.fixture(scope="session")
+def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMSession]:
+    """One live vLLM engine for all tests; they leave its weights as they like."""
+    pytest.importorskip("vllm", reason="make vllm installs it")
+    from transformers import AutoTokenizer
+
+    from rlrun.models import resolve_model
+    from rlrun.renderer import Renderer
+    from tests.generation.vllm_session import start
+
+    renderer = Renderer(AutoTokenizer.from_pretrained(resolve_model("rlrun:tiny")))
+    session = start(renderer, tmp_path_factory.mktemp("vllm"))
+    yield session
+    session.stop()

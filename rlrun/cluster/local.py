@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,7 +44,7 @@ class LocalRoles(RunningCluster):
         self.learner, self.generator_share = learner, generator_share
         self._config, self._folder = config, folder
 
-    async def start_generator(self, renderer: Renderer) -> Generator:
+    async def start_generator(self, renderer: Renderer, say: Callable[[str], None]) -> Generator:
         """See ``RunningCluster.start_generator``."""
         from rlrun.derived import generator_inputs, thread_counts
         from rlrun.machine import available_cores
@@ -56,6 +57,9 @@ class LocalRoles(RunningCluster):
             num_threads=thread_counts(self._config, available_cores())[1],
             folder=self._folder,
         )
+        announcement = self._config.generation.announcement(inputs)
+        if announcement:
+            say(announcement)
         return await self._config.generation.start(inputs)
 
     def close(self) -> None:

@@ -32,6 +32,11 @@ class Demand:
         """Shares of a machine (cores, and a GPU where there are any) that are needed."""
         return max(self.ranks, self.engines) if self.colocated else self.ranks + self.engines
 
+    def in_words(self) -> str:
+        """Such as "2 learner ranks and 1 engine colocated"."""
+        text = f"{self.ranks} learner rank{'s' * (self.ranks > 1)} and {self.engines} engine"
+        return text + "s" * (self.engines > 1) + " colocated" * self.colocated
+
 
 @dataclass(frozen=True, slots=True)
 class Seat:
@@ -100,13 +105,11 @@ def shortage(demand: Demand, nodes: Sequence[Node]) -> tuple[str, str] | None:
     room = sorted((_capacity(demand, node) for node in nodes), reverse=True)
     if _fits(demand.places, demand.num_nodes, room):
         return None
-    needed = f"{demand.ranks} learner rank{'s' * (demand.ranks > 1)} and {demand.engines} engine"
-    needed += "s" * (demand.engines > 1) + (" colocated" if demand.colocated else "")
     parts = [
         " and ".join(f"{amount:g} {kind}s" for kind, amount in bundle.items())
         for bundle in plan(demand).bundles
     ]
-    what = f"{needed} need {_counted(parts)}, and the cluster has {_counted(_described(nodes))}"
+    what = f"{demand.in_words()} need {_counted(parts)}, and the cluster has {_counted(_described(nodes))}"
     return what, _split_that_fits(demand, room)
 
 

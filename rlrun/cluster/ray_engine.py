@@ -112,6 +112,10 @@ class EngineActor:
         """See ``Generator.score``."""
         return await self.generator.score(token_ids)
 
+    async def release_memory(self) -> None:
+        """See ``Generator.release_memory``."""
+        await self.generator.release_memory()
+
     async def close(self) -> None:
         """Ends the generator and what it started."""
         await self.generator.close()

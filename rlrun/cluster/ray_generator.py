@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +116,27 @@ class RayGenerator(Generator):
         engine = min(await self._up(), key=lambda engine: engine.load)
         scores: list[float] = await self._wait(engine, engine.actor, "score", tuple(token_ids))
         return scores
+
+    async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
+        """See ``Generator.engine_scores``."""
+        scores = await asyncio.gather(
+            *(self._insist(engine, "score", tuple(token_ids)) for engine in self.engines)
+        )
+        return {engine.name: one for engine, one in zip(self.engines, scores, strict=True)}
+
+    async def release_memory(self) -> None:
+        """See ``Generator.release_memory``: where rank and engine share a GPU."""
+        if self._config.grpo.concurrent:
+            return
+        calls = [
+            self._wait(engine, engine.actor, "release_memory")
+            for engine in self.engines
+            if engine.actor is not None
+        ]
+        for answer in await asyncio.gather(*calls, return_exceptions=True):
+            # A dead engine holds no memory; another one is already being started.
+            if isinstance(answer, BaseException) and not isinstance(answer, GenerationError):
+                raise answer
 
     async def refit(self, version: int) -> None:
         """See ``Generator.refit``: waits until every engine has the weights."""
@@ -260,19 +281,23 @@ class RayGenerator(Generator):
         engine.actor = actor
 
     async def _give(self, engine: Engine) -> None:
-        """Sees to it that an engine has the newest weights; a dead one is replaced, once."""
-        for last_try in (False, True):
-            await self._ready(engine)
-            if engine.version == self._version:
-                return
-            try:
-                await self._wait(engine, engine.actor, "refit", self._version, self._weights)
-                engine.version = self._version
-                return
-            except GenerationError as error:
-                if engine.actor is not None or last_try:
-                    raise
-                log.warning("%s", error)
+        """Sees to it that an engine has the newest weights; one that starts takes them itself."""
+        await self._ready(engine)
+        if engine.version != self._version:
+            await self._insist(engine, "refit", self._version, self._weights)
+            engine.version = self._version
+
+    async def _insist(self, engine: Engine, method: str, *arguments: Any) -> Any:
+        """The answer of an engine, or of the one that takes its place if it is dead."""
+        await self._ready(engine)
+        try:
+            return await self._wait(engine, engine.actor, method, *arguments)
+        except GenerationError as error:
+            if engine.actor is not None:
+                raise
+            log.warning("%s", error)
+        await self._ready(engine)
+        return await self._wait(engine, engine.actor, method, *arguments)
 
 
 def _log_failure(start: asyncio.Task[None]) -> None:

@@ -98,6 +98,11 @@ class RankActor:
         found = self.learner.ref_logprobs(samples)
         return found if self.rank == 0 else None
 
+    def score(self, token_ids: Sequence[int]) -> list[float] | None:
+        """See ``Learner.score``."""
+        found = self.learner.score(token_ids)
+        return found if self.rank == 0 else None
+
     def update(self, minibatches: Sequence[Sequence[Sample]], step: int) -> dict[str, float] | None:
         """See ``Learner.update``."""
         metrics = self.learner.update(minibatches, step)
@@ -164,6 +169,11 @@ class RayLearner:
         if not self._has_reference:
             return None
         found: list[Floats] = self._call("ref_logprobs", ray.put(list(samples)))
+        return found
+
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        """See ``Learner.score``."""
+        found: list[float] = self._call("score", tuple(token_ids))
         return found
 
     def update(self, minibatches: Sequence[Sequence[Sample]], step: int) -> dict[str, float]:

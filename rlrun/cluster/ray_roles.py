@@ -6,6 +6,7 @@ Whatever ends the run, the Ray actors end with it, and so does Ray where it was 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ class RayRoles(RunningCluster):
 
     def __init__(self, settings: RayCluster, config: RunConfig, folder: Path) -> None:
         """See ``Cluster.start``."""
-        self._config, self._folder = config, folder
+        self._settings, self._config, self._folder = settings, config, folder
         self.generator_share = settings.num_engines / (
             settings.num_engines + settings.num_learner_ranks
         )
@@ -38,8 +39,9 @@ class RayRoles(RunningCluster):
             self._runtime.close()
             raise
 
-    async def start_generator(self, renderer: Renderer) -> Generator:
+    async def start_generator(self, renderer: Renderer, say: Callable[[str], None]) -> Generator:
         """See ``RunningCluster.start_generator``; each engine makes its own renderer."""
+        say(f"on Ray: {self._settings.demand.in_words()}")
         generator = RayGenerator(
             self._runtime, self._config, self._folder, self.learner.put_weights
         )

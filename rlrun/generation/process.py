@@ -17,7 +17,7 @@ import struct
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -26,7 +26,7 @@ import rlrun
 from rlrun.config.schema import Policy
 from rlrun.errors import GenerationError
 from rlrun.interfaces import Abandoned, Generator, GeneratorInputs
-from rlrun.refit.shared_memory import WeightBlock
+from rlrun.refit.shared_memory import SharedWeights
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
@@ -159,12 +159,12 @@ class ProcessGenerator(Generator):
     def __init__(self, start_up: StartUp, inputs: GeneratorInputs) -> None:
         """Starts nothing yet; the first refit does."""
         self.lockstep = inputs.ordered
-        self._start_up, self._weights = start_up, inputs.weights
+        self._start_up = start_up
         self._temporary = None if inputs.folder is not None else tempfile.TemporaryDirectory()
         folder = inputs.folder or Path(self._temporary.name if self._temporary else "")
         self._log_path = folder / "generator.log"
-        self._block: WeightBlock | None = None
-        self._version = 0
+        self._weights = SharedWeights(inputs.weights)
+        self._version: int | None = None
         self._child: _Child | None = None
         self._lock = asyncio.Lock()
         self._numbers = 0
@@ -189,46 +189,51 @@ class ProcessGenerator(Generator):
         scores: list[float] = _content(await child.ask(self._call("score", tuple(token_ids))))
         return scores
 
+    async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
+        """See ``Generator.engine_scores``: the process is the one engine there is."""
+        return {"the generator process": await self.score(token_ids)}
+
     async def refit(self, version: int) -> None:
         """See ``Generator.refit``: waits until the process has copied the weights."""
         async with self._lock:
-            if self._block is None:
-                self._block = WeightBlock.make(self._weights())
-            self._block.write(self._weights())
+            self._weights.publish()
             self._version = version
             if self._child is None or not self._child.alive:
-                self._child = await self._start(self._block)
+                self._child = await self._start()
             else:
-                _content(await self._child.ask(self._call("refit", version)))
+                _content(await self._child.ask(self._call("refit", self._newest())))
 
     async def close(self) -> None:
         """Ends the process."""
         self._closed = True
         if self._child is not None:
             await self._child.end()
-        if self._block is not None:
-            self._block.close()
+        self._weights.close()
         if self._temporary is not None:
             self._temporary.cleanup()
 
     async def _running(self) -> _Child:
         async with self._lock:
-            if self._closed or self._block is None:
+            if self._closed or self._version is None:
                 raise GenerationError(WHERE, "the generator is closed or was never refitted")
             if self._child is None or not self._child.alive:
                 log.warning(
                     "the generator process is started again, with version %d", self._version
                 )
-                self._child = await self._start(self._block)
+                self._child = await self._start()
             return self._child
 
-    async def _start(self, block: WeightBlock) -> _Child:
-        """Starts a process that has the weights of the block."""
+    def _newest(self) -> tuple[int | None, str]:
+        """Version and place of the newest weights."""
+        return self._version, self._weights.handle()
+
+    async def _start(self) -> _Child:
+        """Starts a process that has the newest weights."""
         with self._log_path.open("ab") as file:
-            process = await self._spawn(block, file)
+            process = await self._spawn(file)
         child = _Child(process, self._log_path)
         child.send(self._start_up)
-        child.send(Call(-1, "refit", (self._version, block.layout())))
+        child.send(Call(-1, "refit", self._newest()))
         try:
             reply = await asyncio.wait_for(asyncio.shield(child.started), START_TIMEOUT_S)
         except TimeoutError:
@@ -241,15 +246,14 @@ class ProcessGenerator(Generator):
         _content(reply)
         return child
 
-    async def _spawn(self, block: WeightBlock, log_file: BinaryIO) -> Process:
+    async def _spawn(self, log_file: BinaryIO) -> Process:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
         # Its own process group: Ctrl-C is for the run, which then closes this.
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "rlrun.generation.process_child", str(block.fd)),
+            *(sys.executable, "-P", "-m", "rlrun.generation.process_child"),
             stdin=PIPE,
             stdout=PIPE,
             stderr=log_file,
-            pass_fds=(block.fd,),
             process_group=0,
             env={**os.environ, "PYTHONPATH": path},
         )

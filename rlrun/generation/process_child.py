@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import pickle
 import queue
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -26,7 +25,7 @@ from rlrun.generation.static_batch import StaticBatches
 from rlrun.interfaces import Precision
 from rlrun.learner.model import read_weights, saved_tensors, without_dropout
 from rlrun.models import resolve_model
-from rlrun.refit.shared_memory import WeightBlock, load_weights
+from rlrun.refit import shared_memory
 from rlrun.renderer import Renderer
 
 FAILURES = (GenerationError, RuntimeError, ValueError, IndexError)
@@ -98,14 +97,13 @@ class Server:
         self.static = StaticBatches(self.sampler, start_up.max_batch_size)
         self.batch = ContinuousBatch(self.sampler, start_up.max_batch_size)
         self.start_up, self.inbox, self.send = start_up, inbox, send
-        self.block: WeightBlock | None = None
 
-    def run(self, fd: int) -> None:
+    def run(self) -> None:
         """Answers until the input ends."""
         while True:
             call = self.inbox.take(wait=not self.batch.busy)
             while call is not None:
-                self._answer(call, fd)
+                self._answer(call)
                 call = self.inbox.take(wait=False)
             if self.batch.busy:
                 self._step()
@@ -118,7 +116,7 @@ class Server:
             for number in self.batch.drop_all():
                 self._reply(number, "failed", _text(error))
 
-    def _answer(self, call: Call, fd: int) -> None:
+    def _answer(self, call: Call) -> None:
         try:
             match call.kind:
                 case "generate" if self.start_up.ordered:
@@ -130,7 +128,7 @@ class Server:
                 case "score":
                     self._reply(call.number, "done", self.sampler.score(call.content))
                 case "refit":
-                    self._refit(call, fd)
+                    self._refit(call)
         except FAILURES as error:
             self._reply(call.number, "failed", _text(error))
 
@@ -143,13 +141,11 @@ class Server:
     def _cancel(self, number: int) -> None:
         self._reply(number, "cancelled", self.batch.cancel(number))
 
-    def _refit(self, call: Call, fd: int) -> None:
-        if self.block is None:
-            version, layout = call.content
-            self.block = WeightBlock.attach(fd, layout)
-        else:
-            version = call.content
-        load_weights(saved_tensors(self.model), self.block.tensors())
+    def _refit(self, call: Call) -> None:
+        version, handle = call.content
+        shared_memory.load_weights(
+            saved_tensors(self.model), dict(shared_memory.read_weights(handle))
+        )
         self.sampler.version = version
         if self.start_up.recompute_kv_cache:
             self.batch.reread()
@@ -186,7 +182,7 @@ def main() -> None:
         send(Reply(-1, "failed", f"the generator process cannot start: {_text(error)}"))
         raise
     try:
-        server.run(int(sys.argv[1]))
+        server.run()
     except BrokenPipeError:
         os._exit(0)
 

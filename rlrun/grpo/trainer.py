@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from rlrun.batch import Batch
 from rlrun.config.schema import RunConfig
@@ -26,6 +26,7 @@ from rlrun.learner.handle import LearnerHandle
 from rlrun.logs import MetricsLogger
 from rlrun.prepare import Preparation
 from rlrun.recorder import Recorder
+from rlrun.refit.probe import Probe
 from rlrun.run_dir import RunDir
 from rlrun.scheduler.decisions import Fail, Finish, Train
 from rlrun.scheduler.events import Paused, Resumed, StepTrained, Stop, VersionPublished
@@ -33,6 +34,9 @@ from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
 from rlrun.types import FailureKind
+
+if TYPE_CHECKING:
+    from rlrun.serve.server import PolicyServer
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +61,8 @@ class Parts:
     prepare: Preparation
     learner: LearnerHandle
     generator: Generator
+    server: PolicyServer | None
+    probe: Probe
     evaluator: Evaluator | None
     saver: Saver
     records: Recorder
@@ -114,6 +120,8 @@ class Trainer:
             RlrunError: See errors.py; the run can be resumed from its newest checkpoint.
         """
         await self.parts.generator.refit(self.step)
+        self._release_server()
+        await self.parts.probe.check(self.step)
         self._stop_if_asked()
         if self.step == 0 and self.parts.config.grpo.val_at_start and not self._ends:
             metrics = await self.validate()
@@ -171,6 +179,9 @@ class Trainer:
         """Makes the batch, records it, and steps the optimizer if there is anything to learn."""
         parts, started = self.parts, time.perf_counter()
         self.consistent = False
+        await parts.generator.release_memory()
+        if parts.server is not None:
+            await parts.server.hold()
         groups = self.collector.buffer.take(train.positions)
         prepared = await self._compute(parts.prepare, train.step, groups, train.mask_before)
         self.current.seconds["logprobs"] = time.perf_counter() - started
@@ -205,7 +216,11 @@ class Trainer:
         started = time.perf_counter()
         version = self.step + 1
         await self.parts.generator.refit(version)
+        self._release_server()
         self.current.metrics["refit/seconds"] = time.perf_counter() - started
+        difference = await self.parts.probe.check(version)
+        if difference is not None:
+            self.current.metrics["refit/probe_max_abs_diff"] = difference
         self.validates = self._is_validated(version)
         if self.validates:
             # Nothing begins during a validation: it has the generator to itself.
@@ -261,6 +276,10 @@ class Trainer:
             return {}
         self.parts.records.validation(self.step, evaluation.groups)
         return evaluation.metrics
+
+    def _release_server(self) -> None:
+        if self.parts.server is not None:
+            self.parts.server.release()
 
     def _save(self, metrics: dict[str, float]) -> None:
         self.save_seconds = self.parts.saver.save(self.step, metrics)

@@ -26,6 +26,9 @@ class LearnerHandle(Protocol):
     def ref_logprobs(self, samples: Sequence[Sample]) -> list[Floats] | None:
         """See ``Learner.ref_logprobs``."""
 
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        """See ``Learner.score``."""
+
     def update(self, minibatches: Sequence[Sequence[Sample]], step: int) -> dict[str, float]:
         """See ``Learner.update``."""
 

@@ -118,6 +118,17 @@ class Learner:
         with self.adapter.off() if self.adapter is not None else nullcontext():
             return self._pass(self.reference, samples, unfiltered=True).logprobs
 
+    @torch.no_grad()
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        """Log-probs of every token but the first at temperature 1; every rank must call it."""
+        mask = [False] + [True] * (len(token_ids) - 1)
+        rows = TokenRows.padded([token_ids], [mask], self.device)
+        with self._autocast():
+            values: TokenValues = self.forward(rows, sampling=Sampling(1.0))
+        if isinstance(self.forward, FSDPModule):
+            self.forward.reshard()
+        return values.logprobs.tolist()
+
     def _pass(
         self, forward: TokenLogprobs, samples: Sequence[Sample], *, unfiltered: bool = False
     ) -> Logprobs:

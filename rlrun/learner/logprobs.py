@@ -140,8 +140,11 @@ class TokenLogprobs(nn.Module):
         super().__init__()
         self.model, self.sampling, self.chunk_tokens = model, sampling, chunk_tokens
 
-    def forward(self, rows: TokenRows, *, unfiltered: bool = False) -> TokenValues:
-        """Log-probs of the trained tokens of a microbatch."""
+    def forward(
+        self, rows: TokenRows, *, unfiltered: bool = False, sampling: Sampling | None = None
+    ) -> TokenValues:
+        """Log-probs of the trained tokens of a microbatch; ``sampling`` None is the generator's."""
+        sampling = self.sampling if sampling is None else sampling
         hidden = hidden_states(self.model, rows)
         hidden = hidden.flatten(0, 1).index_select(0, rows.predecessors)
         recompute = torch.is_grad_enabled() and len(rows.targets) > self.chunk_tokens
@@ -149,17 +152,21 @@ class TokenLogprobs(nn.Module):
         parts = hidden.split(self.chunk_tokens), rows.targets.split(self.chunk_tokens)
         for part, targets in zip(*parts, strict=True):
             if recompute:
-                chunk = checkpoint(self._chunk, part, targets, unfiltered, use_reentrant=False)
+                chunk = checkpoint(
+                    self._chunk, part, targets, unfiltered, sampling, use_reentrant=False
+                )
             else:
-                chunk = self._chunk(part, targets, unfiltered)
+                chunk = self._chunk(part, targets, unfiltered, sampling)
             chunks.append(chunk)
         columns = [torch.cat(column) for column in zip(*chunks, strict=True)]
         return TokenValues(columns[0], columns[1], columns[2] if unfiltered else None)
 
-    def _chunk(self, hidden: Tensor, targets: Tensor, unfiltered: bool) -> tuple[Tensor, ...]:
+    def _chunk(
+        self, hidden: Tensor, targets: Tensor, unfiltered: bool, sampling: Sampling
+    ) -> tuple[Tensor, ...]:
         # Differences of log-probs are small: bfloat16 would round them away (10.01 - 10.03 = 0).
         logits = head(self.model)(hidden).float()
-        processed = process_logits(logits, self.sampling)
+        processed = process_logits(logits, sampling)
         chosen = token_logprobs(processed, targets)
         entropy = (
             _entropy(processed)
@@ -168,9 +175,9 @@ class TokenLogprobs(nn.Module):
         )
         if not unfiltered:
             return chosen, entropy
-        if self.sampling.top_k is None and self.sampling.top_p == 1:
+        if sampling.top_k is None and sampling.top_p == 1:
             return chosen, entropy, chosen
-        plain = process_logits(logits, Sampling(self.sampling.temperature))
+        plain = process_logits(logits, Sampling(sampling.temperature))
         return chosen, entropy, token_logprobs(plain, targets)
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How new weights get from the learner to a generator; both ends of a wire in one file."""
+"""Brings the learner's weights to engines that have weights of their own, and proves it."""

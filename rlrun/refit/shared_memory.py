@@ -1,129 +1,164 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights in memory that two processes of one machine see.
+"""Weights in memory that two processes of one machine see: both ends of the wire.
 
-The learner's side writes all tensors into one block; the other side copies them into its model once
-it is told to. Who tells and who waits for the answer is the generator's business: nothing may be
-written before the reader has said that it is done. The block has no name in any file system, so
-nothing is left behind, however the processes end.
+The sender copies named tensors into one block; a handle of plain JSON says where the block is and
+what lies where in it; the receiver maps the block and reads the tensors in place. Nothing is
+pickled. The block has no name in the file system, so that nothing is left behind whatever ends the
+processes, and no size limit but the machine's memory.
 """
 
 from __future__ import annotations
 
-import mmap
+import json
 import os
-import tempfile
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from rlrun.errors import GenerationError
+from rlrun.interfaces import Weights
 
+WHERE = "refit=shared_memory"
+SAME_MODEL = "Learner and generator must load the same model"
 ALIGNMENT = 64
-"""Bytes; tensors begin at multiples of it, which suits every type and vector instruction."""
+"""Bytes; tensors begin at multiples of it, as the widest instructions like it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Extent:
     """Where a tensor lies in the block.
 
     Attributes:
-        name: Of the parameter.
-        dtype: As torch writes it, such as "float32".
-        shape: Sizes.
-        offset: In bytes.
+        name: Of the tensor.
+        dtype: Name of its torch type, such as "float32".
+        shape: Its dimensions.
+        offset: First byte.
+        size: Number of bytes.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     offset: int
-
-    @property
-    def type(self) -> torch.dtype:
-        """The torch type."""
-        found: torch.dtype = getattr(torch, self.dtype)
-        return found
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the tensor."""
-        return torch.Size(self.shape).numel() * self.type.itemsize
+    size: int
 
 
-class WeightBlock:
-    """A block of shared memory that holds a model's weights.
+class SharedWeights:
+    """The sender's end: a block that holds one version of the weights at a time.
 
-    Attributes:
-        fd: File descriptor of the memory; a child process may inherit it.
-        places: The tensors in it.
+    Args:
+        weights: Read at every ``publish``; names, shapes and types must stay the same.
     """
 
-    def __init__(self, fd: int, places: Sequence[Place]) -> None:
-        """Maps an existing block; ``close`` closes the descriptor."""
-        self.fd, self.places = fd, tuple(places)
-        size = max((place.offset + place.num_bytes for place in self.places), default=1)
-        self._map = mmap.mmap(fd, max(size, 1))
-        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        self._fd: int | None = None
+        self._layout: tuple[Extent, ...] = ()
+        self._views: tuple[Tensor, ...] = ()
 
-    @classmethod
-    def make(cls, weights: Iterable[tuple[str, Tensor]]) -> Self:
-        """A new block with room for these tensors; their values are not yet in it."""
-        places, offset = [], 0
-        for name, tensor in weights:
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            place = Place(name, dtype, tuple(tensor.shape), offset)
-            places.append(place)
-            offset += -(-place.num_bytes // ALIGNMENT) * ALIGNMENT
-        fd = _anonymous_memory()
-        os.ftruncate(fd, max(offset, 1))
-        return cls(fd, places)
-
-    @classmethod
-    def attach(cls, fd: int, layout: Sequence[dict[str, Any]]) -> Self:
-        """The block that another process made; ``layout`` is its ``layout()``."""
-        return cls(fd, [Place(**{**p, "shape": tuple(p["shape"])}) for p in layout])
-
-    def layout(self) -> list[dict[str, Any]]:
-        """JSON-able places."""
-        return [asdict(place) for place in self.places]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Views of the memory by name."""
-        return {
-            place.name: self._bytes[place.offset : place.offset + place.num_bytes]
-            .view(place.type)
-            .reshape(place.shape)
-            for place in self.places
-        }
-
-    @torch.no_grad()
-    def write(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Copies the weights into the block.
+    def publish(self) -> None:
+        """Copies the present weights into the block. No receiver may be reading it.
 
         Raises:
-            GenerationError: They are not the tensors that the block was made for.
+            GenerationError: The weights are not those of the first time, or there is no memory.
         """
-        views = self.tensors()
-        for name, tensor in weights:
-            view = views.pop(name, None)
-            if view is None or view.shape != tensor.shape:
-                raise _mismatch(f"{name} {tuple(tensor.shape)} has no place in the block")
+        tensors = [(name, tensor.detach()) for name, tensor in self._weights()]
+        layout = lay_out(tensors)
+        if self._fd is None:
+            self._allocate(layout)
+        elif layout != self._layout:
+            changed = sorted({*layout} ^ {*self._layout}, key=lambda extent: extent.name)
+            raise GenerationError(
+                WHERE,
+                f"the learner's weights changed their layout, at {changed[0].name}",
+                "Names, shapes and types of a policy's weights must stay as they are",
+            )
+        for view, (_, tensor) in zip(self._views, tensors, strict=True):
             view.copy_(tensor)
-        if views:
-            raise _mismatch(f"the learner did not send {len(views)} tensors, such as {min(views)}")
+
+    def handle(self) -> str:
+        """What the receiver needs to find the weights, as JSON; valid while this object lives."""
+        assert self._fd is not None, "weights are published before they are read"
+        layout = [
+            [extent.name, extent.dtype, list(extent.shape), extent.offset, extent.size]
+            for extent in self._layout
+        ]
+        return json.dumps({"path": _path(self._fd), "bytes": self._bytes, "layout": layout})
 
     def close(self) -> None:
-        """Closes the descriptor; the memory goes with its last mapping. May be called twice."""
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        """Gives up the block; receivers keep what they have mapped. May be called twice."""
+        self._views = ()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    @property
+    def _bytes(self) -> int:
+        return max((extent.offset + extent.size for extent in self._layout), default=0)
+
+    def _allocate(self, layout: tuple[Extent, ...]) -> None:
+        self._layout = layout
+        try:
+            self._fd = os.memfd_create("rlrun-weights")
+            os.ftruncate(self._fd, self._bytes)
+            # Reserved now: a page that is missing later would end the process without a word.
+            os.posix_fallocate(self._fd, 0, max(1, self._bytes))
+        except OSError as error:
+            self.close()
+            raise GenerationError(
+                WHERE,
+                f"{self._bytes / 2**20:.0f} MiB of shared memory cannot be had: {error.strerror}",
+                "Free memory, or raise the memory limit of the container",
+            ) from error
+        block = _map(_path(self._fd), self._bytes)
+        self._views = tuple(_view(block, extent) for extent in layout)
+
+
+def read_weights(handle: str) -> Iterator[tuple[str, Tensor]]:
+    """The receiver's end: name and tensor, which lies in the block itself and must not be kept.
+
+    Raises:
+        OSError: The sender is gone.
+        ValueError: The handle is not one.
+    """
+    fields: dict[str, Any] = json.loads(handle)
+    block = _map(str(fields["path"]), int(fields["bytes"]))
+    for name, dtype, shape, offset, size in fields["layout"]:
+        yield name, _view(block, Extent(name, dtype, tuple(shape), offset, size))
+
+
+def lay_out(tensors: list[tuple[str, Tensor]]) -> tuple[Extent, ...]:
+    """Places tensors one behind the other, in their order."""
+    layout, offset = [], 0
+    for name, tensor in tensors:
+        size = tensor.numel() * tensor.element_size()
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        layout.append(Extent(name, dtype, tuple(tensor.shape), offset, size))
+        offset += -(-size // ALIGNMENT) * ALIGNMENT
+    return tuple(layout)
+
+
+def _path(fd: int) -> str:
+    return f"/proc/{os.getpid()}/fd/{fd}"
+
+
+def _map(path: str, size: int) -> Tensor:
+    return torch.from_file(path, shared=True, size=size, dtype=torch.uint8)
+
+
+def _view(block: Tensor, extent: Extent) -> Tensor:
+    dtype = getattr(torch, extent.dtype)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{extent.dtype!r} is no type of torch")
+    data = block[extent.offset : extent.offset + extent.size]
+    return data.view(dtype).view(extent.shape)
 
 
 @torch.no_grad()
-def load_weights(targets: dict[str, Tensor], values: dict[str, Tensor]) -> None:
+def load_weights(targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     """Copies values into a model's tensors of the same names, converting their type.
 
     Raises:
@@ -131,21 +166,11 @@ def load_weights(targets: dict[str, Tensor], values: dict[str, Tensor]) -> None:
     """
     different = sorted(targets.keys() ^ values.keys())
     if different:
-        raise _mismatch(f"{len(different)} tensors are on one side alone, such as {different[0]}")
+        what = f"{len(different)} tensors are on one side alone, such as {different[0]}"
+        raise GenerationError(WHERE, what, SAME_MODEL)
     for name, target in targets.items():
         if target.shape != values[name].shape:
             shapes = f"{tuple(values[name].shape)} instead of {tuple(target.shape)}"
-            raise _mismatch(f"{name} arrives as {shapes}")
+            raise GenerationError(WHERE, f"{name} arrives as {shapes}", SAME_MODEL)
     for name, target in targets.items():
         target.copy_(values[name])
-
-
-def _anonymous_memory() -> int:
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("rlrun-weights")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def _mismatch(what: str) -> GenerationError:
-    return GenerationError("refit", what, "Learner and generator must load the same model")

@@ -84,9 +84,11 @@ def roles(
 ) -> Iterator[tuple[RayLearner, RayGenerator]]:
     """Two ranks and two engines of an asynchronous run, over two machines."""
     run = ray_config(address, "grpo=async")
+    said: list[str] = []
     started = RayRoles(settings(run), run, tmp_path_factory.mktemp("roles"))
-    generator = loop.run(started.start_generator(Renderer.load(run.policy)))
+    generator = loop.run(started.start_generator(Renderer.load(run.policy), said.append))
     assert isinstance(generator, RayGenerator)
+    assert said == ["on Ray: 2 learner ranks and 2 engines"]
     loop.run(generator.refit(0))
     yield started.learner, generator
     loop.run(generator.close())
@@ -123,10 +125,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def all_scores(loop: Loop, generator: RayGenerator, ids: tuple[int, ...]) -> list[list[float]]:
-    return [
-        loop.run(generator._wait(engine, engine.actor, "score", ids))
-        for engine in generator.engines
-    ]
+    return list(loop.run(generator.engine_scores(ids)).values())
 
 
 def test_a_step_of_two_ranks_is_that_of_one_process_and_every_engine_gets_its_weights(
@@ -146,6 +145,7 @@ def test_a_step_of_two_ranks_is_that_of_one_process_and_every_engine_gets_its_we
     loop.run(generator.refit(1))
     after = all_scores(loop, generator, ids)
     assert after[0] == after[1] != before[0]
+    np.testing.assert_allclose(after[0], learner.score(ids), atol=1e-5)
     assert [engine.version for engine in generator.engines] == [1, 1]
 
 

@@ -36,6 +36,45 @@ def forked(*arguments: str, cwd: Path | None = None, timeout: float = 240) -> Co
         return Command(child.exitcode, out.read_text(), err.read_text())
 
 
+class Started:
+    """A command that runs, with what the tests use of subprocess.Popen."""
+
+    def __init__(self, *arguments: str) -> None:
+        start_server()
+        self._folder = tempfile.TemporaryDirectory()
+        self._out = Path(self._folder.name) / "out"
+        self._out.touch()
+        self._process = FORKS.Process(
+            target=_command, args=(arguments, Path.cwd(), self._out, self._out)
+        )
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def output(self) -> str:
+        """What it has written so far, to standard output and error."""
+        return self._out.read_text()
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, None]:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise TimeoutError(f"the command goes on: {self.output()}")
+        return self.output(), None
+
+
 def start_server() -> None:
     """Starts it, unless it runs, such that it can import what it is to preload."""
     before = os.environ.get("PYTHONPATH")
@@ -51,7 +90,7 @@ def start_server() -> None:
 def _command(arguments: tuple[str, ...], cwd: Path, out: Path, err: Path) -> None:
     """Runs in the child."""
     for path, number in ((out, 1), (err, 2)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), number)
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
     os.chdir(cwd)
     os.environ.update(environment())
     sys.argv = ["rlrun", *arguments]

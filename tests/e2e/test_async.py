@@ -15,7 +15,8 @@ import pytest
 
 from rlrun.logs import read_metrics
 from rlrun.records import TrainedLine, read_trained
-from tests.conftest import SMALL, rlrun
+from tests.conftest import SMALL
+from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_quickstart import untimed
 from tests.e2e.test_resume import assert_equal_runs, start, wait_for_step
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from rlrun.logs import read_metrics
 from rlrun.models import resolve_model
 from rlrun.training_state import load_tensors
-from tests.conftest import SMALL, rlrun
+from tests.conftest import SMALL
+from tests.e2e.forked import forked as rlrun
 
 
 def test_a_batch_without_signal_skips_the_optimizer_and_is_a_normal_step(tmp_path: Path) -> None:

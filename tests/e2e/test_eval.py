@@ -16,7 +16,8 @@ from rlrun.errors import ConfigError, DataError, EnvironmentDown, RlrunError, St
 from rlrun.eval_command import Report, evaluate, print_report
 from rlrun.logs import read_metrics
 from rlrun.records import read_validation
-from tests.conftest import SMALL, rlrun
+from tests.conftest import SMALL
+from tests.e2e.forked import forked as rlrun
 
 QUICK = ("+recipe=quickstart", "num_threads=1")
 

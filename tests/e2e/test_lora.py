@@ -11,7 +11,8 @@ from rlrun.config import load
 from rlrun.logs import read_metrics
 from rlrun.preflight import Verdict, preflight
 from rlrun.training_state import load_tensors
-from tests.conftest import SMALL, rlrun
+from tests.conftest import SMALL
+from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_quickstart import untimed
 
 LORA = (

@@ -7,38 +7,32 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from rlrun.training_state import load_tensors
-from tests.conftest import SMALL, environment, rlrun
+from tests.conftest import SMALL
+from tests.e2e.forked import Started
+from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_quickstart import untimed
 
 FINAL = "checkpoints/step_000008/policy/model.safetensors"
 
 
-def start(run_dir: Path, *overrides: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "rlrun", "train", *SMALL, f"run_dir={run_dir}", *overrides],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def start(run_dir: Path, *overrides: str) -> Started:
+    return Started("train", *SMALL, f"run_dir={run_dir}", *overrides)
 
 
-def wait_for_step(run_dir: Path, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for_step(run_dir: Path, step: int, process: Started) -> None:
     """Returns once metrics.jsonl has the line of a step."""
     path = run_dir / "metrics.jsonl"
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if path.exists() and f'{{"step": {step},' in path.read_text():
             return
-        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        assert process.poll() is None, process.output()
         time.sleep(0.01)
     raise AssertionError(f"step {step} did not come within two minutes")
 

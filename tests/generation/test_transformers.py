@@ -31,6 +31,8 @@ async def start(model: PreTrainedModel, renderer: Renderer) -> TransformersGener
         val_temperature=None,
         val_top_p=None,
         val_top_k=None,
+        expose_http_server=False,
+        http=config().generation.http,
         max_batch_size=None,
     )
     return await settings.start(

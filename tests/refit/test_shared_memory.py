@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights that cross a process border arrive bit by bit, or not at all."""
+"""The wire: what one process puts in, another reads."""
 
 from __future__ import annotations
 
@@ -9,57 +9,106 @@ import sys
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from rlrun.errors import GenerationError
-from rlrun.refit.shared_memory import WeightBlock, load_weights
+from rlrun.refit.shared_memory import ALIGNMENT, SharedWeights, lay_out, load_weights, read_weights
+from tests.conftest import environment
 
-TYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.bool)
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.float64)
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(TYPES), st.lists(st.integers(0, 5), min_size=0, max_size=3)),
-        max_size=6,
-    )
-)
-def test_what_is_written_is_read_bit_by_bit(shapes: list[tuple[torch.dtype, list[int]]]) -> None:
-    weights = {
-        f"w{i}": (torch.randn(shape) * 3).to(dtype) for i, (dtype, shape) in enumerate(shapes)
+def bits(tensor: Tensor) -> bytes:
+    return tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+
+
+@st.composite
+def named_tensors(draw: st.DrawFn) -> dict[str, Tensor]:
+    shapes = st.lists(st.integers(0, 4), max_size=3)
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
+    return {
+        f"layers.{i}.weight": (torch.randn(draw(shapes), generator=generator) * 10).to(dtype)
+        for i, dtype in enumerate(draw(st.lists(st.sampled_from(DTYPES), min_size=1, max_size=6)))
     }
-    block = WeightBlock.make(weights.items())
-    block.write(weights.items())
-    other = WeightBlock.attach(block.fd, json.loads(json.dumps(block.layout())))
-    found = other.tensors()
-    assert found.keys() == weights.keys()
-    for name, value in weights.items():
-        assert found[name].dtype is value.dtype
-        assert torch.equal(found[name], value)
-    block.close()
-    block.close()
 
 
-def test_another_process_sees_the_block() -> None:
-    block = WeightBlock.make([("a", torch.zeros(2, 3))])
-    block.write([("a", torch.arange(6.0).reshape(2, 3))])
+@given(named_tensors())
+@settings(max_examples=50, deadline=None)
+def test_what_is_published_is_read_bit_for_bit(tensors: dict[str, Tensor]) -> None:
+    shared = SharedWeights(lambda: iter(tensors.items()))
+    shared.publish()
+    found = dict(read_weights(shared.handle()))
+    assert list(found) == list(tensors)
+    for name, tensor in tensors.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+        assert bits(found[name]) == bits(tensor)
+    shared.close()
+
+
+@given(named_tensors())
+def test_extents_are_aligned_and_do_not_overlap(tensors: dict[str, Tensor]) -> None:
+    end = 0
+    for extent in lay_out(list(tensors.items())):
+        assert extent.offset % ALIGNMENT == 0
+        assert extent.offset >= end
+        end = extent.offset + extent.size
+
+
+def test_a_transposed_parameter_arrives_as_it_is() -> None:
+    weight = torch.arange(6.0).view(2, 3).t()
+    shared = SharedWeights(lambda: iter([("w", weight)]))
+    shared.publish()
+    ((_, found),) = read_weights(shared.handle())
+    assert torch.equal(found, weight)
+
+
+def test_another_process_reads_every_new_version_and_nothing_is_pickled() -> None:
+    weight = torch.zeros(1000)
+    shared = SharedWeights(lambda: iter([("w", weight)]))
     program = (
-        "import json, sys; from rlrun.refit.shared_memory import WeightBlock\n"
-        "block = WeightBlock.attach(int(sys.argv[1]), json.loads(sys.argv[2]))\n"
-        "block.tensors()['a'].add_(1); print(block.tensors()['a'].tolist())"
+        "import sys\n"
+        "from rlrun.refit.shared_memory import read_weights\n"
+        "for handle in sys.stdin:\n"
+        "    print(sum(float(t.sum()) for _, t in read_weights(handle)), flush=True)\n"
     )
-    arguments = [str(block.fd), json.dumps(block.layout())]
-    done = subprocess.run(
-        [sys.executable, "-c", program, *arguments],
-        pass_fds=[block.fd],
-        capture_output=True,
+    child = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
         text=True,
-        check=True,
+        env=environment(),
     )
-    assert json.loads(done.stdout) == [[1, 2, 3], [4, 5, 6]]
-    assert block.tensors()["a"].tolist() == [[1, 2, 3], [4, 5, 6]]
-    block.close()
+    assert child.stdin is not None and child.stdout is not None
+    for value in (1.0, 2.0):
+        weight.fill_(value)
+        shared.publish()
+        json.loads(shared.handle())
+        child.stdin.write(shared.handle() + "\n")
+        child.stdin.flush()
+        assert float(child.stdout.readline()) == 1000 * value
+    child.stdin.close()
+    assert child.wait(30) == 0
+
+
+def test_weights_that_change_their_layout_are_refused() -> None:
+    tensors = {"a": torch.zeros(2), "b": torch.zeros(3)}
+    shared = SharedWeights(lambda: iter(tensors.items()))
+    shared.publish()
+    del tensors["b"]
+    with pytest.raises(GenerationError, match="changed their layout, at b"):
+        shared.publish()
+
+
+def test_closing_twice_is_fine_and_ends_the_handle() -> None:
+    shared = SharedWeights(lambda: iter([("a", torch.zeros(2))]))
+    shared.publish()
+    handle = shared.handle()
+    shared.close()
+    shared.close()
+    with pytest.raises((OSError, RuntimeError)):
+        list(read_weights(handle))
 
 
 def targets() -> dict[str, Tensor]:
@@ -86,12 +135,3 @@ def test_weights_of_another_model_change_nothing(values: dict[str, Tensor]) -> N
     with pytest.raises(GenerationError, match="refit"):
         load_weights(own, values)
     assert all(not value.any() for value in own.values())
-
-
-def test_a_block_takes_the_tensors_it_was_made_for() -> None:
-    block = WeightBlock.make(targets().items())
-    with pytest.raises(GenerationError, match="did not send 1"):
-        block.write([("a", torch.ones(2))])
-    with pytest.raises(GenerationError, match="no place"):
-        block.write([("x", torch.ones(2))])
-    block.close()

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One vLLM engine in a process of its own: requests in, completions out, pauses for a refit."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import signal
+from collections.abc import Awaitable, Mapping, Sequence
+from multiprocessing import resource_tracker
+from typing import Any, TypeVar
+
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.inputs import TokensPrompt
+from vllm.outputs import RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+from rlrun.errors import GenerationError
+from rlrun.generation.vllm_log import EngineLog, environment
+from rlrun.generation.vllm_requests import WHERE, completion_of, sampling_params
+from rlrun.types import Completion, GenerationRequest
+
+log = logging.getLogger(__name__)
+
+SHUTDOWN_S = 10.0
+CONTROL_TIMEOUT_S = 600.0
+"""Seconds after which an engine that does not answer to a pause, a refit or a score is given up."""
+
+LIVENESS_POLL_S = 0.5
+
+T = TypeVar("T")
+
+_numbers = itertools.count()
+
+
+class EngineLost(GenerationError):
+    """An engine's process is gone; what was running on it is lost."""
+
+
+class Engine:
+    """A live engine, or one that can be started.
+
+    Attributes:
+        name: For messages.
+        outstanding: Requests that wait for it or run on it.
+        loaded: It has the weights that requests are to be answered with.
+        eos_ids: Tokens that end a completion.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        variables: Mapping[str, str],
+        engine_log: EngineLog,
+        eos_ids: Sequence[int],
+    ) -> None:
+        """Keeps what an engine is started with.
+
+        Args:
+            name: For messages.
+            args: Of ``AsyncEngineArgs``.
+            variables: Environment of its processes.
+            engine_log: Where they log.
+            eos_ids: Tokens that end a completion.
+        """
+        self.name, self.outstanding, self.loaded = name, 0, False
+        self._args, self._variables, self._log = dict(args), dict(variables), engine_log
+        self.eos_ids = list(eos_ids)
+        self._llm: AsyncLLM | None = None
+
+    @property
+    def alive(self) -> bool:
+        """Whether its process is there."""
+        return self._llm is not None and not self._llm.errored
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes requests."""
+        return self.alive and self.loaded
+
+    @property
+    def llm(self) -> AsyncLLM:
+        """The engine of vLLM.
+
+        Raises:
+            EngineLost: There is none.
+        """
+        if self._llm is None or self._llm.errored:
+            raise self.lost()
+        return self._llm
+
+    def lost(self) -> EngineLost:
+        """The error of whatever needed this engine."""
+        return EngineLost(
+            WHERE,
+            f"{self.name} is gone (its process ended)",
+            f"What it printed is in {self._log.path}",
+        )
+
+    async def start(self) -> None:
+        """Starts its process, in place of one that is gone.
+
+        Raises:
+            GenerationError: It does not start; the text is vLLM's own root cause.
+        """
+        await self.stop()
+        logged = self._log.size()
+        try:
+            self._llm = await asyncio.to_thread(self._start)
+        # Whatever is wrong with model, arguments or machine comes up as any kind of error.
+        except Exception as error:  # noqa: BLE001
+            cause = await asyncio.to_thread(self._log.root_cause, logged)
+            raise GenerationError(
+                WHERE,
+                f"{self.name} does not start: {cause or _one_line(error)}",
+                f"The whole story is in {self._log.path}; arguments of the engine are set by "
+                "generation.vllm_kwargs",
+            ) from error
+
+    def _start(self) -> AsyncLLM:
+        # Ctrl-C reaches every process of the terminal's group; the run ends after its step, for
+        # which it needs the engine. Processes inherit what the thread that starts them blocks, and
+        # starting multiprocessing's own helper would unblock it.
+        resource_tracker.ensure_running()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            with environment(self._variables):
+                return AsyncLLM.from_engine_args(AsyncEngineArgs(**self._args))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    async def stop(self) -> None:
+        """Ends its process, if there is one. May be called twice."""
+        llm, self._llm, self.loaded = self._llm, None, False
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown, SHUTDOWN_S)
+
+    async def generate(
+        self, request: GenerationRequest, salt: str, timeout_s: float | None
+    ) -> Completion:
+        """Answers a request; cancelling it takes the request out of the engine.
+
+        Args:
+            request: Fits the engine's context.
+            salt: Prefixes are shared among requests of equal salt only.
+            timeout_s: Wall time that it may take, waiting included; None = no limit.
+
+        Raises:
+            EngineLost: The engine's process is gone.
+            GenerationError: It took too long, or vLLM failed.
+        """
+        try:
+            params = sampling_params(request, self.eos_ids)
+        except ValueError as error:
+            raise GenerationError(WHERE, f"vLLM refuses a request: {_one_line(error)}") from error
+        output = await self._run(request.token_ids, params, salt, timeout_s)
+        return completion_of(output.outputs[0], self.name)
+
+    async def score(self, token_ids: Sequence[int], salt: str) -> list[float]:
+        """Log-probs of every token but the first at temperature 1.
+
+        The last one comes from a request that shares prefixes with those before it, as generation
+        does: a prefix that was computed from other weights shows in it.
+
+        Raises:
+            GenerationError: As ``generate``.
+        """
+        context, last = tuple(token_ids[:-1]), token_ids[-1]
+        plain = {"temperature": 1.0, "max_tokens": 1, "detokenize": False, "ignore_eos": True}
+        whole = SamplingParams(**plain, prompt_logprobs=0)
+        final = SamplingParams(**plain, logprob_token_ids=[last])
+        first, second = await asyncio.gather(
+            self._run(context, whole, salt, CONTROL_TIMEOUT_S),
+            self._run(context, final, salt, CONTROL_TIMEOUT_S),
+        )
+        assert first.prompt_logprobs is not None, "they were asked for"
+        assert second.outputs[0].logprobs is not None, "they were asked for"
+        scores = [
+            position[token].logprob
+            for position, token in zip(first.prompt_logprobs[1:], context[1:], strict=True)
+            if position is not None
+        ]
+        return [*scores, second.outputs[0].logprobs[0][last].logprob]
+
+    async def _run(
+        self, token_ids: Sequence[int], params: SamplingParams, salt: str, timeout_s: float | None
+    ) -> RequestOutput:
+        params.output_kind = RequestOutputKind.FINAL_ONLY
+        prompt = TokensPrompt(prompt_token_ids=list(token_ids), cache_salt=salt)
+        final: RequestOutput | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                async for output in self.llm.generate(prompt, params, str(next(_numbers))):
+                    final = output
+        except TimeoutError as error:
+            raise GenerationError(
+                WHERE,
+                f"a request of {len(token_ids)} tokens took more than {timeout_s:g} s on "
+                f"{self.name}",
+                "Raise generation.request_timeout_s if answers are that long",
+            ) from error
+        except EngineDeadError as error:
+            raise self.lost() from error
+        except (EngineGenerateError, ValueError, RuntimeError) as error:
+            if not self.alive:
+                raise self.lost() from error
+            raise GenerationError(
+                WHERE, f"{self.name} failed: {_one_line(error.__cause__ or error)}"
+            ) from error
+        if final is None:
+            raise self.lost()
+        return final
+
+    async def pause(self, *, recompute: bool) -> None:
+        """Stops sampling; new requests queue.
+
+        Args:
+            recompute: Forget the cache of what is running, to be computed again when it goes on.
+        """
+        await self.llm.pause_generation(mode="keep", clear_cache=recompute)
+
+    async def resume(self) -> None:
+        """Goes on sampling."""
+        await self.llm.resume_generation()
+
+    async def control(self, call: Awaitable[T], timeout_s: float = CONTROL_TIMEOUT_S) -> T:
+        """Awaits a call to this engine, which never returns if its process ends meanwhile.
+
+        Raises:
+            EngineLost: The process is gone.
+            GenerationError: There was no answer in ``timeout_s``.
+        """
+        task = asyncio.ensure_future(call)
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        try:
+            while not (await asyncio.wait([task], timeout=LIVENESS_POLL_S))[0]:
+                if not self.alive:
+                    raise self.lost()
+                if asyncio.get_running_loop().time() > deadline:
+                    raise GenerationError(
+                        WHERE, f"{self.name} has not answered for {timeout_s:g} s"
+                    )
+            return task.result()
+        finally:
+            task.cancel()
+
+
+def _one_line(error: BaseException) -> str:
+    lines = (str(error).strip() or type(error).__name__).splitlines()
+    return f"{type(error).__name__}: {' '.join(line.strip() for line in lines[:3])}"

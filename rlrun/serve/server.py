@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The HTTP server: routes, key, errors. It runs in the event loop of the run that it belongs to."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import logging
+import time
+from dataclasses import dataclass, replace
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from rlrun.errors import ConfigError, DataError, GenerationError, Problem
+from rlrun.interfaces import Generator
+from rlrun.renderer import Renderer
+from rlrun.serve.address import url_of
+from rlrun.serve.answer import AnswerMaker, Asked, JsonObject
+from rlrun.serve.conversation import PromptMaker, read_conversation
+from rlrun.serve.errors import ApiError, bad_request, context_full
+from rlrun.serve.fields import Fields
+from rlrun.serve.intake import Intake
+from rlrun.serve.parsers import ReasoningParser, ToolParser
+from rlrun.serve.request import ChatRequest, Limits, read_chat_request
+from rlrun.types import Completion, GenerationRequest
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 256 * 2**20
+"""Agents send the token ids of every turn with every request, so bodies grow with the square of
+the number of turns."""
+
+SHUTDOWN_S = 1.0
+"""Time for answers that are being sent when the server is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """What a server is told of its run.
+
+    Attributes:
+        host: Address or name to listen on.
+        port: 0 for a free one.
+        api_key: What clients must know.
+        names: What the model may be called in requests; the first is the main one.
+        limits: What requests are checked against.
+        seed: Of the draws; no other server of the run, before a resume or after, may have it.
+        shares_weights: The generator samples from weights that updates change in place, so nothing
+            may be sampled meanwhile.
+    """
+
+    host: str
+    port: int
+    api_key: str
+    names: tuple[str, ...]
+    limits: Limits
+    seed: int
+    shares_weights: bool
+
+
+def draw_seed(*parts: object) -> int:
+    """A 63-bit seed that other parts do not give, equal on every machine."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+class PolicyServer:
+    """Serves one generator at one address.
+
+    Made by ``start``. Requests wait until the first ``release``.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        generator: Generator,
+        renderer: Renderer,
+        tool_parser: ToolParser | None,
+        reasoning_parser: ReasoningParser | None,
+    ) -> None:
+        self._settings = settings
+        self._intake = Intake(generator)
+        self._renderer = renderer
+        self._prompts = PromptMaker(renderer)
+        self._answers = AnswerMaker(renderer, tool_parser, reasoning_parser)
+        self._started = int(time.time())
+        self._count = 0
+        app = web.Application(
+            client_max_size=MAX_BODY_BYTES, middlewares=[self._refuse_in_json, self._authorize]
+        )
+        app.router.add_post("/v1/chat/completions", self._chat)
+        app.router.add_get("/v1/models", self._models)
+        app.router.add_post("/tokenize", self._tokenize)
+        # A client that hangs up cancels its handler, and with it what is sampled for it.
+        self._runner = web.AppRunner(
+            app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
+        )
+        self.base_url = ""
+
+    @classmethod
+    async def start(
+        cls,
+        settings: ServerSettings,
+        generator: Generator,
+        renderer: Renderer,
+        tool_parser: ToolParser | None,
+        reasoning_parser: ReasoningParser | None,
+    ) -> PolicyServer:
+        """Listens.
+
+        Raises:
+            ConfigError: The address is taken, or none of this machine.
+        """
+        server = cls(settings, generator, renderer, tool_parser, reasoning_parser)
+        await server._runner.setup()
+        site = web.TCPSite(server._runner, settings.host, settings.port)
+        try:
+            await site.start()
+        except (OSError, OverflowError) as error:
+            await server._runner.cleanup()
+            where = f"generation.http.host={settings.host}, port={settings.port}"
+            what = f"the HTTP server cannot listen there: {error}"
+            remedy = "Give an address of this machine and a free port; port=0 finds one"
+            raise ConfigError([Problem(where, what, remedy)]) from error
+        port = server._runner.addresses[0][1]
+        server.base_url = url_of(settings.host, port) + "/v1"
+        return server
+
+    @property
+    def model(self) -> str:
+        """The name that the model is asked for by."""
+        return self._settings.names[0]
+
+    async def hold(self) -> None:
+        """Before the learner's weights change: waits until nothing samples from them.
+
+        Requests wait for ``release``. A generator with weights of its own goes on.
+        """
+        if self._settings.shares_weights:
+            await self._intake.hold()
+
+    def release(self) -> None:
+        """The generator has the weights that it is to sample from."""
+        self._intake.release()
+
+    def replace(self, generator: Generator) -> None:
+        """Answers with another engine from now on, at the same address.
+
+        What the former one has not answered is asked again.
+        """
+        self._intake.replace(generator)
+
+    async def close(self) -> None:
+        """Ends running requests and stops listening. May be called twice."""
+        await self._intake.close()
+        await self._runner.cleanup()
+
+    # --- around every request ---------------------------------------------------------------------
+
+    @web.middleware
+    async def _refuse_in_json(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Errors as the OpenAI API has them; only what is refused is logged."""
+        try:
+            return await handler(request)
+        except ApiError as error:
+            refusal = error
+        except web.HTTPException as error:
+            refusal = ApiError(error.status, error.reason)
+        except DataError as error:
+            refusal = bad_request(str(error), "messages")
+        except GenerationError as error:
+            refusal = ApiError(500, str(error), code="generation_failed")
+        # The boundary: a mistake of ours in one request must not end the run.
+        except Exception as error:
+            log.exception("a request failed")
+            refusal = ApiError(500, f"{type(error).__name__}: {error}", code="internal_error")
+        log.info("%d %s %s: %s", refusal.status, request.method, request.raw_path, refusal.message)
+        return web.json_response(refusal.body(), status=refusal.status)
+
+    @web.middleware
+    async def _authorize(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not hmac.compare_digest(given, f"Bearer {self._settings.api_key}".encode()):
+            message = "The API key is missing or wrong: send Authorization: Bearer KEY"
+            raise ApiError(401, message, code="invalid_api_key")
+        return await handler(request)
+
+    # --- routes -----------------------------------------------------------------------------------
+
+    async def _models(self, request: web.Request) -> web.StreamResponse:
+        main, *_ = self._settings.names
+        entries = [
+            {
+                "id": name,
+                "object": "model",
+                "created": self._started,
+                "owned_by": "rlrun",
+                "root": main,
+                "max_model_len": self._settings.limits.context,
+            }
+            for name in self._settings.names
+        ]
+        return web.json_response({"object": "list", "data": entries})
+
+    async def _tokenize(self, request: web.Request) -> web.StreamResponse:
+        """Token ids of a prompt, or of messages as ``_chat`` would have them."""
+        fields = Fields(await request.read())
+        model = fields.text("model")
+        if model is not None:
+            self._check_model(model)
+        text = fields.text("prompt")
+        if text is None:
+            conversation = read_conversation(fields, self._settings.limits.vocabulary)
+            tokens = list(self._prompts(conversation))
+        else:
+            tokens = self._renderer.tokenizer(
+                text, add_special_tokens=fields.flag("add_special_tokens", default=True)
+            )["input_ids"]
+        texts = None
+        if fields.flag("return_token_strs"):
+            texts = self._renderer.tokenizer.convert_ids_to_tokens(tokens)
+        fields.finish()
+        context = self._settings.limits.context
+        answer = {"tokens": tokens, "count": len(tokens), "max_model_len": context}
+        return web.json_response(answer | {"token_strs": texts})
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        asked = self._ask(read_chat_request(Fields(await request.read()), self._settings.limits))
+        completions = await self._sample(asked)
+        if not asked.request.stream:
+            return web.json_response(self._answers.whole(asked, completions), dumps=_dumps)
+        events = [_dumps(event) for event in self._answers.events(asked, completions)]
+        response = web.StreamResponse(
+            headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+        )
+        await response.prepare(request)
+        for event in (*events, "[DONE]"):
+            await response.write(f"data: {event}\n\n".encode())
+        await response.write_eof()
+        return response
+
+    def _ask(self, request: ChatRequest) -> Asked:
+        self._check_model(request.model)
+        prompt = self._prompts(request.conversation)
+        context = self._settings.limits.context
+        if not prompt:
+            raise bad_request("the messages render to no tokens", "messages")
+        if len(prompt) >= context:
+            raise context_full(context, len(prompt))
+        # A client's seed means the same draw in every run; others are the run's, one after another.
+        if request.seed is not None:
+            key = f"{draw_seed('client', request.seed, prompt):016x}"
+        else:
+            key = f"{draw_seed('run', self._settings.seed, self._count):016x}"
+            self._count += 1
+        return Asked(
+            replace(request, max_new_tokens=min(request.max_new_tokens, context - len(prompt))),
+            prompt,
+            key,
+        )
+
+    def _check_model(self, name: str) -> None:
+        if name not in self._settings.names:
+            names = " or ".join(self._settings.names)
+            raise ApiError(
+                404,
+                f"The model {name!r} does not exist; this run serves {names}",
+                param="model",
+                code="model_not_found",
+            )
+
+    async def _sample(self, asked: Asked) -> list[Completion]:
+        request = asked.request
+        return await self._intake.generate(
+            [
+                GenerationRequest(
+                    token_ids=asked.prompt,
+                    max_new_tokens=request.max_new_tokens,
+                    seed=draw_seed(asked.key, choice),
+                    sampling=request.sampling,
+                )
+                for choice in range(request.choices)
+            ]
+        )
+
+
+def _dumps(answer: JsonObject) -> str:
+    # A log-prob that is not finite must not reach a trainer as something else.
+    return json.dumps(answer, allow_nan=False)

