@@ -109,12 +109,9 @@ def shortage(demand: Demand, nodes: Sequence[Node]) -> tuple[str, str] | None:
         " and ".join(f"{amount:g} {kind}s" for kind, amount in bundle.items())
         for bundle in plan(demand).bundles
     ]
-    what = f"{demand.in_words()} need {_counted(parts)}, and the cluster has {_counted(_described(nodes))}"
+    there = _counted([f"{node.cpus:g} CPUs and {node.gpus:g} GPUs" for node in nodes])
+    what = f"{demand.in_words()} need {_counted(parts)}, and the cluster has {there}"
     return what, _split_that_fits(demand, room)
-
-
-def _described(nodes: Sequence[Node]) -> list[str]:
-    return [f"{node.cpus:g} CPUs and {node.gpus:g} GPUs" for node in nodes]
 
 
 def _counted(parts: Sequence[str]) -> str:

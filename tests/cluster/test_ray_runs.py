@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.logs import read_metrics
-from tests.conftest import rlrun
+from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_resume import start, wait_for_step
 
 SPREAD = (

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.config.config_problems import QUICK, only_problem
-from tests.conftest import environment, rlrun
+from tests.conftest import environment
+from tests.e2e.forked import forked as rlrun
 
 RAY = (*QUICK, "cluster=ray")
 
