@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rlrun.cluster.ray_generator import RayGenerator
 from rlrun.cluster.ray_learner import RayLearner
+from rlrun.cluster.ray_pool import EnginePool
 from rlrun.cluster.ray_runtime import Runtime
 from rlrun.config.schema import RunConfig
 from rlrun.interfaces import Generator, RunningCluster
@@ -42,15 +43,13 @@ class RayRoles(RunningCluster):
     async def start_generator(self, renderer: Renderer, say: Callable[[str], None]) -> Generator:
         """See ``RunningCluster.start_generator``; each engine makes its own renderer."""
         say(f"on Ray: {self._settings.demand.in_words()}")
-        generator = RayGenerator(
-            self._runtime, self._config, self._folder, self.learner.put_weights
-        )
+        pool = EnginePool(self._runtime, self._config, self._folder)
         try:
-            await generator.open()
+            await pool.open()
         except BaseException:
-            await generator.close()
+            await pool.close()
             raise
-        return generator
+        return RayGenerator(pool, self.learner.put_weights, self._config.grpo.concurrent)
 
     def close(self) -> None:
         """See ``RunningCluster.close``."""

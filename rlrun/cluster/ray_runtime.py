@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ROOT = Path(rlrun.__file__).resolve().parent.parent
+REACH_TIMEOUT_S = 10.0
 LOGS = "Ray's own logs are in /tmp/ray/session_latest/logs of each machine"
 
 
@@ -159,6 +161,10 @@ def _connect(address: str | None) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         options |= {"include_dashboard": False, "num_cpus": available_cores()}
     try:
+        host, colon, port = (address or "").rpartition(":")
+        if colon:
+            # Ray itself goes on trying for a minute.
+            socket.create_connection((host, int(port)), timeout=REACH_TIMEOUT_S).close()
         with _own_signals():
             ray.init(address="local" if address is None else address, **options)
     except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:

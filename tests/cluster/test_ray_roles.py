@@ -16,39 +16,23 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import ray
-from ray.util.placement_group import placement_group, remove_placement_group
 
 from rlrun.cluster.ray import RayCluster
 from rlrun.cluster.ray_generator import RayGenerator
-from rlrun.cluster.ray_learner import RayLearner
+from rlrun.cluster.ray_learner import RankActor, RayLearner
 from rlrun.cluster.ray_roles import RayRoles
-from rlrun.cluster.ray_runtime import Runtime
 from rlrun.config.schema import RunConfig
-from rlrun.errors import ConfigError, EnvironmentDown, GenerationError, TrainingError
+from rlrun.errors import GenerationError, StorageError, TrainingError
 from rlrun.interfaces import Abandoned
 from rlrun.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling
+from tests.cluster.conftest import SPREAD, ray_config, settings
 from tests.factories import config
 from tests.learner.conftest import new_learner, ragged_samples
 
 T = TypeVar("T")
 
 TRAINING = ("policy.train_micro_batch_tokens=64", "policy.max_grad_norm=0.5")
-SPREAD = (
-    "cluster=ray",
-    "cluster.num_nodes=2",
-    "cluster.num_learner_ranks=2",
-    "cluster.num_engines=2",
-)
-
-
-def ray_config(address: str, *overrides: str) -> RunConfig:
-    return config(f"cluster.address={address}", *SPREAD, *TRAINING, *overrides)
-
-
-def settings(run: RunConfig) -> RayCluster:
-    assert isinstance(run.cluster, RayCluster)
-    return run.cluster
 
 
 class Loop:
@@ -83,7 +67,7 @@ def roles(
     address: str, loop: Loop, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[RayLearner, RayGenerator]]:
     """Two ranks and two engines of an asynchronous run, over two machines."""
-    run = ray_config(address, "grpo=async")
+    run = ray_config(address, *TRAINING, "grpo=async")
     said: list[str] = []
     started = RayRoles(settings(run), run, tmp_path_factory.mktemp("roles"))
     generator = loop.run(started.start_generator(Renderer.load(run.policy), said.append))
@@ -146,7 +130,7 @@ def test_a_step_of_two_ranks_is_that_of_one_process_and_every_engine_gets_its_we
     after = all_scores(loop, generator, ids)
     assert after[0] == after[1] != before[0]
     np.testing.assert_allclose(after[0], learner.score(ids), atol=1e-5)
-    assert [engine.version for engine in generator.engines] == [1, 1]
+    assert [engine.version for engine in generator.pool.engines] == [1, 1]
 
 
 def test_idle_engines_share_the_calls(generator: RayGenerator, loop: Loop) -> None:
@@ -155,20 +139,19 @@ def test_idle_engines_share_the_calls(generator: RayGenerator, loop: Loop) -> No
     async def eight() -> None:
         calls = [asyncio.create_task(generator.generate([request(seed=i)])) for i in range(8)]
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        most[:] = [engine.load for engine in generator.engines]
+        most[:] = [engine.load for engine in generator.pool.engines]
         await asyncio.gather(*calls)
 
     loop.run(eight())
     assert most == [4, 4]
-    assert [engine.load for engine in generator.engines] == [0, 0]
+    assert [engine.load for engine in generator.pool.engines] == [0, 0]
 
 
 def test_a_cancelled_call_says_how_many_tokens_it_had(generator: RayGenerator, loop: Loop) -> None:
     async def cancelled() -> int:
-        many = [request(60, seed=seed) for seed in range(400)]
+        many = [request(60, seed=seed) for seed in range(1500)]
         call = asyncio.create_task(generator.generate(many))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.0)
         call.cancel()
         try:
             await call
@@ -177,7 +160,7 @@ def test_a_cancelled_call_says_how_many_tokens_it_had(generator: RayGenerator, l
         raise AssertionError("the call was answered")
 
     assert loop.run(cancelled()) > 0
-    assert [engine.load for engine in generator.engines] == [0, 0]
+    assert [engine.load for engine in generator.pool.engines] == [0, 0]
 
 
 def test_a_killed_engine_comes_back_with_the_newest_weights(
@@ -185,7 +168,7 @@ def test_a_killed_engine_comes_back_with_the_newest_weights(
 ) -> None:
     ids = tuple(range(5, 25))
     expected = all_scores(loop, generator, ids)[0]
-    first = generator.engines[0]
+    first = generator.pool.engines[0]
     pid = ray.get(first.actor.whereabouts.remote()).pid
     call = loop.start(generator.generate([request(60, seed=seed) for seed in range(400)]))
     until(lambda: first.load > 0)
@@ -217,38 +200,8 @@ def test_what_a_rank_raises_arrives_once_and_as_it_is(learner: RayLearner) -> No
 
 
 def test_a_run_directory_that_machines_do_not_share_is_an_error(
-    roles: tuple[RayLearner, RayGenerator], tmp_path: Path
+    learner: RayLearner, tmp_path: Path
 ) -> None:
-    from rlrun.cluster.ray_learner import RankActor
-    from rlrun.errors import StorageError
-
     actor = RankActor(config(*SPREAD, "cluster.address=auto"), 0, tmp_path / "none", "/")
     with pytest.raises(StorageError, match="does not see the run directory"):
         actor.load("tcp://127.0.0.1:1")
-
-
-def test_a_cluster_that_is_too_small_is_refused(address: str) -> None:
-    small = settings(ray_config(address, "cluster.num_engines=9"))
-    with pytest.raises(ConfigError, match=r"2 nodes with 3 CPUs.*cluster.num_engines=5"):
-        Runtime(small)
-    assert not ray.is_initialized()
-
-
-def test_places_that_others_have_are_an_error_and_no_wait_without_end(address: str) -> None:
-    ray.init(address=address, log_to_driver=False)
-    taken = placement_group([{"CPU": 3}])
-    assert taken.wait(30)
-    run = settings(ray_config(address, "cluster.start_timeout_s=1"))
-    try:
-        with pytest.raises(EnvironmentDown, match="of the whole cluster 3 CPUs"):
-            Runtime(replace(run, address=address))
-    finally:
-        if not ray.is_initialized():
-            ray.init(address=address, log_to_driver=False)
-        remove_placement_group(taken)
-        ray.shutdown()
-
-
-def test_no_cluster_at_the_address_is_an_error(address: str) -> None:
-    with pytest.raises(EnvironmentDown, match="no Ray cluster is reached"):
-        Runtime(settings(ray_config("127.0.0.1:1")))

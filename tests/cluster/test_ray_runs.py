@@ -12,15 +12,9 @@ from pathlib import Path
 import pytest
 
 from rlrun.logs import read_metrics
+from tests.cluster.conftest import SPREAD
 from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_resume import start, wait_for_step
-
-SPREAD = (
-    "cluster=ray",
-    "cluster.num_nodes=2",
-    "cluster.num_learner_ranks=2",
-    "cluster.num_engines=2",
-)
 
 
 def column(run_dir: Path, name: str) -> list[float]:
