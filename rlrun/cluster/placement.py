@@ -6,6 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
+"""Of a place that both are in. More than half for the rank, as Ray fills up a GPU before it takes the
+next: two ranks must not fit on one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -44,7 +48,7 @@ class Seat:
 
     Attributes:
         node: Index of the machine among those of the plan.
-        cpus: Its cores as Ray counts them; half of a place that two share.
+        cpus: Its cores as Ray counts them; a part of a place that two share.
         gpus: Its GPUs, likewise.
     """
 
@@ -85,13 +89,17 @@ def plan(demand: Demand) -> Plan:
     """Spreads the places evenly: ranks first, engines after them, or both side by side."""
     counts = sizes(demand.places, demand.num_nodes)
     node_of = [node for node, count in enumerate(counts) for _ in range(count)]
-    share = 0.5 if demand.colocated else 1.0
-    seats = [Seat(node, demand.cpus * share, demand.on_gpu * share) for node in node_of]
+    shared = min(demand.ranks, demand.engines) if demand.colocated else 0
     first = 0 if demand.colocated else demand.ranks
+
+    def seat(place: int, share: float) -> Seat:
+        share = share if place < shared else 1.0
+        return Seat(node_of[place], demand.cpus * share, demand.on_gpu * share)
+
     return Plan(
         tuple(_bundle(demand, count) for count in counts),
-        tuple(seats[: demand.ranks]),
-        tuple(seats[first : first + demand.engines]),
+        tuple(seat(rank, RANK_SHARE) for rank in range(demand.ranks)),
+        tuple(seat(first + engine, ENGINE_SHARE) for engine in range(demand.engines)),
     )
 
 

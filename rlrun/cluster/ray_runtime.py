@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _ROOT = Path(rlrun.__file__).resolve().parent.parent
+PASSED_ON = ("HF_", "TRANSFORMERS_", "TORCH_", "NCCL_", "GLOO_")
+"""Beginnings of the environment variables that Ray actors get from the process of the run."""
+
 REACH_TIMEOUT_S = 10.0
 LOGS = "Ray's own logs are in /tmp/ray/session_latest/logs of each machine"
 
@@ -149,13 +152,11 @@ def _own_signals() -> Iterator[None]:
 
 def _connect(address: str | None) -> None:
     """Joins a cluster, or starts one of this machine that ends with this process."""
-    paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    found = os.pathsep.join(os.path.abspath(path) for path in paths if path)
     options: dict[str, Any] = {
         # Lines of all processes would bury the run's own; errors come with the calls.
         "log_to_driver": False,
         "logging_level": logging.ERROR,
-        "runtime_env": {"env_vars": {"PYTHONPATH": found}},
+        "runtime_env": {"env_vars": _environment()},
     }
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -176,6 +177,13 @@ def _connect(address: str | None) -> None:
             what = f"no Ray cluster is reached at {address}: {_first_line(error)}"
             remedy = "Start one with ray start --head, or write cluster.address=null"
         raise EnvironmentDown(where, what, remedy) from None
+
+
+def _environment() -> dict[str, str]:
+    """What Ray actors, wherever they are, take over from this process."""
+    paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+    return passed | {"PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in paths if p)}
 
 
 def _check(settings: RayCluster, nodes: list[Node]) -> None:

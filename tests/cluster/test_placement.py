@@ -34,10 +34,8 @@ def test_seats_fill_what_is_taken_and_no_machine_is_left_out(wanted: Demand) -> 
     for node, bundle in enumerate(found.bundles):
         seats = [seat for seat in (*found.ranks, *found.engines) if seat.node == node]
         assert seats
-        assert sum(seat.cpus for seat in seats) <= bundle["CPU"]
-        assert sum(seat.gpus for seat in seats) <= bundle.get("GPU", 0.0)
-        if not wanted.colocated:
-            assert sum(seat.cpus for seat in seats) == bundle["CPU"]
+        assert sum(seat.cpus for seat in seats) == pytest.approx(bundle["CPU"])
+        assert sum(seat.gpus for seat in seats) == pytest.approx(bundle.get("GPU", 0.0))
 
 
 @given(DEMANDS)
@@ -46,6 +44,11 @@ def test_colocated_partners_are_on_the_same_machine(wanted: Demand) -> None:
     if wanted.colocated:
         for rank, engine in zip(found.ranks, found.engines, strict=False):
             assert rank.node == engine.node
+            assert rank.cpus + engine.cpus == pytest.approx(wanted.cpus)
+            # Ray would put two halves on one GPU.
+            assert 2 * rank.gpus > rank.gpus + engine.gpus == wanted.on_gpu or not wanted.on_gpu
+        alone = (*found.ranks[wanted.engines :], *found.engines[wanted.ranks :])
+        assert all(seat.cpus == wanted.cpus for seat in alone)
 
 
 @given(DEMANDS)

@@ -17,11 +17,9 @@ import numpy as np
 import pytest
 import ray
 
-from rlrun.cluster.ray import RayCluster
 from rlrun.cluster.ray_generator import RayGenerator
 from rlrun.cluster.ray_learner import RankActor, RayLearner
 from rlrun.cluster.ray_roles import RayRoles
-from rlrun.config.schema import RunConfig
 from rlrun.errors import GenerationError, StorageError, TrainingError
 from rlrun.interfaces import Abandoned
 from rlrun.renderer import Renderer
@@ -202,6 +200,6 @@ def test_what_a_rank_raises_arrives_once_and_as_it_is(learner: RayLearner) -> No
 def test_a_run_directory_that_machines_do_not_share_is_an_error(
     learner: RayLearner, tmp_path: Path
 ) -> None:
-    actor = RankActor(config(*SPREAD, "cluster.address=auto"), 0, tmp_path / "none", "/")
+    actor = RankActor(config(*SPREAD, "cluster.address=auto"), 0, tmp_path / "none", "")
     with pytest.raises(StorageError, match="does not see the run directory"):
         actor.load("tcp://127.0.0.1:1")
