@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
-"""Of a place that both are in. More than half for the rank, as Ray fills up a GPU before it takes the
-next: two ranks must not fit on one."""
+"""Of a place that both are in. More than half for the rank, as Ray fills up a GPU before it takes
+the next: two ranks must not fit on one."""
 
 
 @dataclass(frozen=True, slots=True)
