@@ -17,6 +17,10 @@ from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_resume import start, wait_for_step
 
 
+STEPS = 16
+"""Of the quickstart: by then the reward has risen."""
+
+
 def column(run_dir: Path, name: str) -> list[float]:
     return [line[name] for line in read_metrics(run_dir / "metrics.jsonl")[1:]]
 
@@ -52,6 +56,12 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
         *SPREAD,
         f"cluster.address={address}",
         "cluster.colocated=true",
+        f"grpo.max_num_steps={STEPS}",
+        "grpo.val_period=0",
+        "grpo.val_at_start=false",
+        "grpo.val_at_end=false",
+        "checkpointing.enabled=false",
+        "checkpointing.metric=null",
         f"run_dir={run_dir}",
     )
     assert done.code == 0, done.err
@@ -59,9 +69,11 @@ def test_two_ranks_and_two_engines_learn_what_one_process_learns(
     for name in ("train/loss", "train/grad_norm", "train/reward_mean"):
         ours, theirs = column(run_dir, name), column(quickstart_run, name)
         assert ours[0] == pytest.approx(theirs[0], rel=1e-5, abs=1e-7), name
-    ours, theirs = (column(path, "train/reward_mean") for path in (run_dir, quickstart_run))
-    assert sum(ours[-5:]) / 5 == pytest.approx(sum(theirs[-5:]) / 5, abs=0.08)
-    assert sum(ours[-5:]) / 5 >= 0.8
+    ours = column(run_dir, "train/reward_mean")
+    theirs = column(quickstart_run, "train/reward_mean")[:STEPS]
+    assert len(ours) == STEPS
+    assert sum(ours[-5:]) / 5 == pytest.approx(sum(theirs[-5:]) / 5, abs=0.05)
+    assert sum(ours[-5:]) / 5 - sum(ours[:5]) / 5 >= 0.15
     wait_until_gone(pids(run_dir, "of 2"))
 
 
@@ -88,7 +100,9 @@ def test_a_killed_engine_is_replaced_and_a_killed_rank_ends_the_run_which_goes_o
     assert "rlrun resume" in errors[0]
     assert "Traceback" not in out
     last = read_metrics(run_dir / "metrics.jsonl")[-1]["step"]
-    done = rlrun("resume", str(run_dir), f"grpo.max_num_steps={int(last) + 2}")
+    # On fewer ranks than it was saved by.
+    smaller = ("cluster.num_nodes=1", "cluster.num_learner_ranks=1", "cluster.num_engines=1")
+    done = rlrun("resume", str(run_dir), *smaller, f"grpo.max_num_steps={int(last) + 2}")
     assert done.code == 0, done.err
     assert column(run_dir, "step")[-1] == last + 2
     assert rlrun("audit", str(run_dir)).code == 0
