@@ -16,7 +16,6 @@ from tests.cluster.conftest import SPREAD
 from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_resume import start, wait_for_step
 
-
 STEPS = 16
 """Of the quickstart: by then the reward has risen."""
 
