@@ -517,7 +517,14 @@ class LossOutput:
 
 @dataclass(kw_only=True, slots=True)
 class Loss(Checked, ABC):
-    """The objective of an optimizer step."""
+    """The objective of an optimizer step.
+
+    Attributes:
+        needs_advantage: Whether a trajectory with advantage 0 never has a gradient, but for that of
+            the KL penalty; such trajectories are then spared the backward pass.
+    """
+
+    needs_advantage: ClassVar[bool] = False
 
     reference_policy_kl_penalty: float = setting(ge=0)
 

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from rlrun.types import Sampling
 
+BLOCK = 512
+"""Tokens of the vocabulary whose probabilities are summed together before one is drawn."""
+
 
 def process_logits(logits: Tensor, sampling: Sampling) -> Tensor:
     """Applies temperature, then top-k, then top-p.
@@ -62,7 +65,9 @@ def draw_tokens(processed: Tensor, uniforms: Tensor) -> Tensor:
     """Draws one token per row by inverting the cumulative distribution.
 
     One number per row decides, so that a row's draw depends on nothing but its own logits and its
-    own number. The sums are in float64: in float32 they lose the tail of a large vocabulary.
+    own number. The sums are in float64: in float32 they lose the tail of a large vocabulary. They
+    are taken first over blocks of the vocabulary and then within the block that was drawn, as a
+    running sum costs ten times as much as a sum.
 
     Args:
         processed: float32 [N, V], from ``process_logits``.
@@ -71,9 +76,28 @@ def draw_tokens(processed: Tensor, uniforms: Tensor) -> Tensor:
     Returns:
         int64 [N].
     """
-    cumulative = processed.double().softmax(dim=-1).cumsum(dim=-1)
-    # Scaled by the last sum, which rounding may leave beside 1, no draw falls beyond the end; the
-    # strict comparison passes over tokens of probability 0.
-    target = uniforms.unsqueeze(-1) * cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
-    return drawn.clamp(max=processed.shape[-1] - 1)
+    weights = processed.softmax(dim=-1)
+    size = weights.shape[-1]
+    if size <= BLOCK:
+        target = uniforms.unsqueeze(-1) * weights.sum(-1, keepdim=True, dtype=torch.float64)
+        return _place(weights, target).squeeze(-1)
+    blocks = torch.nn.functional.pad(weights, (0, -size % BLOCK)).unflatten(-1, (-1, BLOCK))
+    # A block's own sum loses no more in float32 than its weights already have.
+    totals = blocks.sum(-1).double()
+    target = uniforms.unsqueeze(-1) * totals.sum(-1, keepdim=True)
+    block = _place(totals, target)
+    target = target - (totals.cumsum(-1) - totals).gather(-1, block)
+    inside = blocks[torch.arange(len(blocks), device=blocks.device), block.squeeze(-1)]
+    return (block * BLOCK + _place(inside, target)).squeeze(-1).clamp(max=size - 1)
+
+
+def _place(weights: Tensor, target: Tensor) -> Tensor:
+    """Index [N, 1] of the weight [N, K] whose part of the running sum covers the target [N, 1].
+
+    The strict comparison passes over weights of 0. A target beyond the end, where rounding may put
+    it, means the last weight above 0.
+    """
+    sums = weights.cumsum(-1, dtype=torch.float64)
+    beyond = sums[:, -1:].contiguous()
+    found = torch.searchsorted(sums, target, right=True)
+    return found.minimum(torch.searchsorted(sums, beyond)).clamp(max=weights.shape[-1] - 1)

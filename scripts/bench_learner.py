@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the learner against a plain loop, side by side, in time and in peak memory.
+"""Measures the learner against plain loops, side by side, in time and in peak memory.
 
-The plain loop is what one writes first: right-padded rows, all logits of the microbatch, one
-backward pass. Both do the same update (log-probs before it, then forward, backward, AdamW) on the
-same samples. Prints ratios; above 1 the learner is better.
+Both loops go through fixed microbatches of eight rows in stream order, padded on the right.
+``plain`` is what one writes first: an attention mask, and all logits of the microbatch; ``rows``
+has the learner's log-probs of the trained tokens only. All do the same update (log-probs before it,
+then forward, backward, AdamW) on the same samples, whose lengths are log-normal. Prints ratios to
+``plain``; above 1 is better. With --memory it shows what one pass for log-probs needs at several
+vocabularies and lengths.
 
-Example:
-    python scripts/bench_learner.py --vocabulary 32000 --threads 1
+Examples:
+    python scripts/bench_learner.py --vocabulary 2048 --threads 2
+    python scripts/bench_learner.py --memory
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +33,15 @@ from rlrun.batch import Sample
 from rlrun.config import load
 from rlrun.derived import sampling_of
 from rlrun.learner.learner import Learner
-from rlrun.learner.logprobs import TokenRows
+from rlrun.learner.logprobs import TokenValues
+from rlrun.learner.rows import TokenRows
 from rlrun.models import resolve_model
 from rlrun.types import Prompt, Row, StopReason, Trajectory, VersionSpan
 
 REPEATS = 3
+MEDIAN, LOG_SD, LONGEST = 100, 0.8, 1000
+LogprobsOf = Callable[[Learner, list[Sample]], torch.Tensor]
+WAYS = ("plain", "rows", "padded", "packed")
 
 
 def make_model(folder: Path, vocabulary: int) -> None:
@@ -52,12 +61,13 @@ def make_model(folder: Path, vocabulary: int) -> None:
     AutoTokenizer.from_pretrained(resolve_model("rlrun:tiny")).save_pretrained(folder)
 
 
-def make_samples(count: int, vocabulary: int) -> list[Sample]:
-    """Prompts of 20 to 60 tokens and responses with a long tail, up to 400."""
+def make_samples(count: int, vocabulary: int, length: int | None = None) -> list[Sample]:
+    """Prompts of 16 tokens and responses of log-normal length, log-sd LOG_SD (or all alike)."""
     rng = np.random.default_rng(0)
     samples = []
     for i in range(count):
-        prompt, response = int(rng.integers(20, 60)), int(min(400, 8 + rng.exponential(80)))
+        drawn = rng.lognormal(np.log(MEDIAN), LOG_SD)
+        prompt, response = 16, length or int(np.clip(drawn, 4, LONGEST))
         ids = tuple(rng.integers(3, vocabulary, prompt + response).tolist())
         trajectory = Trajectory(
             sample_index=i,
@@ -95,7 +105,7 @@ def make_learner(folder: Path, packing: bool) -> Learner:
         [
             "+recipe=quickstart",
             f"policy.model={folder}",
-            "policy.max_total_sequence_length=512",
+            "policy.max_total_sequence_length=4096",
             f"policy.sequence_packing={str(packing).lower()}",
             "policy.train_micro_batch_tokens=4096",
             "policy.logprob_chunk_tokens=512",
@@ -111,78 +121,125 @@ def learner_update(learner: Learner, samples: list[Sample]) -> None:
     learner.update([samples], step=1)
 
 
-def plain_update(learner: Learner, samples: list[Sample]) -> None:
-    """The same work with all logits of fixed microbatches of eight rows in stream order."""
-    model = learner.model
+def plain_logprobs(learner: Learner, part: list[Sample]) -> torch.Tensor:
+    """Log-probs of the sampled tokens by way of all logits."""
+    rows = padded(part)
+    lengths = torch.tensor([len(s.trajectory.token_ids) for s in part])
+    mask = (torch.arange(rows.token_ids.shape[1]) < lengths[:, None]).long()
+    logits = learner.model(input_ids=rows.token_ids, attention_mask=mask).logits
+    logprobs = logits.float().log_softmax(-1).flatten(0, 1)
+    chosen: torch.Tensor = logprobs[rows.predecessors, rows.targets]
+    return chosen
+
+
+def row_logprobs(learner: Learner, part: list[Sample]) -> torch.Tensor:
+    """The same by the learner's own way."""
+    values: TokenValues = learner.forward(padded(part))
+    return values.logprobs
+
+
+def padded(part: list[Sample]) -> TokenRows:
+    """Rows in the order that they come in."""
+    ids, masks = [s.trajectory.token_ids for s in part], [s.trajectory.loss_mask for s in part]
+    return TokenRows.padded(ids, masks, torch.device("cpu"))
+
+
+def loop_update(learner: Learner, samples: list[Sample], logprobs: LogprobsOf) -> None:
+    """The learner's work in a loop over microbatches of eight rows."""
     total = sum(s.trajectory.num_sampled for s in samples)
-
-    def token_logprobs(part: list[Sample]) -> torch.Tensor:
-        rows = TokenRows.padded(
-            [s.trajectory.token_ids for s in part],
-            [s.trajectory.loss_mask for s in part],
-            torch.device("cpu"),
-        )
-        logits = model(input_ids=rows.token_ids, attention_mask=rows.attention_mask).logits
-        logprobs = logits.float().log_softmax(-1).flatten(0, 1)
-        chosen: torch.Tensor = logprobs[rows.predecessors, rows.targets]
-        return chosen
-
     parts = [samples[i : i + 8] for i in range(0, len(samples), 8)]
     with torch.no_grad():
         for part in parts:
-            token_logprobs(part)
+            logprobs(learner, part)
     learner.optimizer.zero_grad()
     for part in parts:
         advantages = torch.cat([torch.full((s.trajectory.num_sampled,), s.advantage) for s in part])
-        (-(token_logprobs(part) * advantages).sum() / total).backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        (-(logprobs(learner, part) * advantages).sum() / total).backward()
+    torch.nn.utils.clip_grad_norm_(learner.model.parameters(), 1.0)
     learner.optimizer.step()
 
 
 def measure(arguments: argparse.Namespace) -> None:
     """One way, in this process: prints seconds per update and peak memory above the start."""
     torch.set_num_threads(arguments.threads)
-    learner = make_learner(Path(arguments.folder), arguments.one == "packed")
-    samples = make_samples(arguments.samples, arguments.vocabulary)
-    update = plain_update if arguments.one == "plain" else learner_update
+    way: str = arguments.one
+    learner = make_learner(Path(arguments.folder), way == "packed")
+    samples = make_samples(arguments.samples, arguments.vocabulary, arguments.length)
+    loops: dict[str, LogprobsOf] = {"plain": plain_logprobs, "rows": row_logprobs}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     seconds = []
-    for _ in range(REPEATS):
+    for _ in range(1 if arguments.memory else REPEATS):
         started = time.perf_counter()
-        update(learner, samples)
+        if arguments.memory and way == "plain":
+            with torch.no_grad():
+                plain_logprobs(learner, samples)
+        elif arguments.memory:
+            learner.logprobs(samples)
+        elif way in loops:
+            loop_update(learner, samples, loops[way])
+        else:
+            learner_update(learner, samples)
         seconds.append(time.perf_counter() - started)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    sys.stdout.write(json.dumps({"seconds": min(seconds), "peak_mib": (peak - before) / 1024}))
+    tokens = sum(s.trajectory.num_sampled for s in samples)
+    result = {"rate": tokens / min(seconds), "peak_mib": (peak - before) / 1024}
+    sys.stdout.write(json.dumps(result))
+
+
+def in_process(way: str, folder: str, **options: object) -> dict[str, float]:
+    """Measures one way in a process of its own."""
+    command = [sys.executable, __file__, "--one", way, "--folder", folder]
+    for name, value in options.items():
+        command += [f"--{name}"] if value is True else [f"--{name}", str(value)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    result: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result
+
+
+def compare_memory(threads: int) -> None:
+    """Peak memory of a pass for log-probs over one microbatch of four rows."""
+    for vocabulary in (2048, 16384, 65536):
+        with tempfile.TemporaryDirectory() as folder:
+            make_model(Path(folder), vocabulary)
+            for length in (128, 512, 1000):
+                options = {"vocabulary": vocabulary, "length": length, "threads": threads}
+                ours, plain = (
+                    in_process(way, folder, samples=4, memory=True, **options)["peak_mib"]
+                    for way in ("padded", "plain")
+                )
+                sys.stdout.write(
+                    f"vocabulary {vocabulary:>6}, 4 x {length:>4} tokens: "
+                    f"learner {ours:6.0f} MiB, all logits {plain:6.0f} MiB\n"
+                )
 
 
 def main() -> None:
     """Runs each way in a process of its own and compares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--vocabulary", type=int, default=32000)
+    parser.add_argument("--vocabulary", type=int, default=2048)
     parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--one", choices=["plain", "padded", "packed"], help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--one", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", help=argparse.SUPPRESS)
+    parser.add_argument("--length", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         measure(arguments)
         return
+    if arguments.memory:
+        compare_memory(arguments.threads)
+        return
+    options = {name: vars(arguments)[name] for name in ("vocabulary", "samples", "threads")}
     with tempfile.TemporaryDirectory() as folder:
         make_model(Path(folder), arguments.vocabulary)
-        results = {}
-        for way in ("plain", "padded", "packed"):
-            command = [sys.executable, __file__, "--one", way, "--folder", folder]
-            for name in ("vocabulary", "samples", "threads"):
-                command += [f"--{name}", str(vars(arguments)[name])]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)
-            results[way] = json.loads(done.stdout.strip().splitlines()[-1])
+        results = {way: in_process(way, folder, **options) for way in WAYS}
     plain = results["plain"]
     for way, result in results.items():
-        seconds, peak = result["seconds"], result["peak_mib"]
-        faster, smaller = plain["seconds"] / seconds, plain["peak_mib"] / peak
+        faster, smaller = result["rate"] / plain["rate"], plain["peak_mib"] / result["peak_mib"]
         sys.stdout.write(
-            f"{way:<7} {seconds:6.2f} s/update ({faster:.2f}x)"
-            f"  peak {peak:7.0f} MiB ({smaller:.2f}x)\n"
+            f"{way:<7} {result['rate']:7.0f} tokens/s ({faster:.2f}x)"
+            f"  peak {result['peak_mib']:6.0f} MiB ({smaller:.2f}x)\n"
         )
 
 

@@ -113,3 +113,23 @@ def test_a_draw_depends_on_its_own_row_only() -> None:
     together = draw_tokens(logits, uniforms)
     alone = [draw_tokens(logits[i : i + 1], uniforms[i : i + 1]).item() for i in range(64)]
     assert together.tolist() == alone
+
+
+@pytest.mark.parametrize("size", [1, 5, 511, 512, 513, 2000])
+def test_a_draw_is_where_the_cumulative_distribution_passes_its_number(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    logits = torch.randn(50, size, generator=generator) * 3
+    logits[:, 1::3] = -torch.inf
+    uniforms = torch.rand(50, dtype=torch.float64, generator=generator)
+    uniforms[:3] = torch.tensor([0.0, 1 - 2**-53, 0.5])
+    drawn = draw_tokens(logits, uniforms)
+    sums = logits.double().softmax(-1).cumsum(-1)
+    below = torch.where(drawn > 0, sums.gather(-1, (drawn - 1).clamp(min=0)[:, None])[:, 0], 0.0)
+    assert (below - 1e-6 <= uniforms).all()
+    assert (uniforms <= sums.gather(-1, drawn[:, None])[:, 0] + 1e-6).all()
+    assert logits.gather(-1, drawn[:, None]).isfinite().all()
+
+
+def test_logits_that_are_not_finite_draw_a_token_of_the_vocabulary() -> None:
+    drawn = draw_tokens(torch.full((2, 700), torch.nan), torch.tensor([0.1, 0.9]).double())
+    assert (drawn < 700).all()

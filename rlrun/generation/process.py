@@ -126,6 +126,8 @@ class _Child:
                 if future is not None and not future.done():
                     future.set_result(reply)
         except asyncio.IncompleteReadError:
+            if self.process.stdin is not None:
+                self.process.stdin.close()
             status = await self.process.wait()
         error = f"the generator process ended with {_ending(status)}{self._tail()}"
         pending, self.pending = self.pending, {}
@@ -243,6 +245,8 @@ class ProcessGenerator(Generator):
         except asyncio.CancelledError:
             process.kill()
             raise
+        if reply.kind == "failed":
+            await child.end()
         _content(reply)
         return child
 

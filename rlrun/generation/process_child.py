@@ -23,6 +23,7 @@ from rlrun.generation.process import HEADER, Call, Reply, StartUp
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
 from rlrun.interfaces import Precision
+from rlrun.learner.attention import use_attention
 from rlrun.learner.model import read_weights, saved_tensors, without_dropout
 from rlrun.models import resolve_model
 from rlrun.refit import shared_memory
@@ -91,6 +92,7 @@ class Server:
         disable_progress_bar()
         self.model = read_weights(resolve_model(policy.model), policy.model)
         without_dropout(self.model)
+        use_attention(self.model)
         torch.nn.Module.to(self.model, torch.device(start_up.device))
         autocast = torch.bfloat16 if policy.precision is Precision.BFLOAT16 else None
         self.sampler = Sampler(self.model, Renderer.load(policy), autocast)

@@ -178,4 +178,7 @@ class VLLMGeneration(Generation):
             if self.tensor_parallel_size == 1:
                 # Lets the one worker be the engine's own process, which saves a hop per token.
                 variables["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+            else:
+                # By itself vLLM wants a memory node of the machine for every worker.
+                variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         return variables

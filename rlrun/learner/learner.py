@@ -18,10 +18,11 @@ from rlrun.batch import Floats, Sample
 from rlrun.config.schema import Policy
 from rlrun.errors import StorageError, TrainingError
 from rlrun.interfaces import Loss, LossInputs, Precision
-from rlrun.learner.logprobs import TokenLogprobs, TokenRows, TokenValues
+from rlrun.learner.logprobs import TokenLogprobs, TokenValues
 from rlrun.learner.lora import Adapter
 from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
 from rlrun.learner.model import load_model, saved_tensors
+from rlrun.learner.rows import TokenRows
 from rlrun.learner.schedule import lr_factor
 from rlrun.learner.sharding import Ranks, full_tensors, like, load_full, shard
 from rlrun.training_state import (
@@ -99,6 +100,8 @@ class Learner:
             betas=(settings.beta1, settings.beta2),
             eps=settings.eps,
             weight_decay=settings.weight_decay,
+            # One pass over the weights instead of a dozen.
+            fused=True,
         )
 
     @torch.no_grad()
@@ -166,46 +169,81 @@ class Learner:
         lr = self.policy.optimizer.lr * lr_factor(step, self.policy.scheduler)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        results = []
+        results: list[dict[str, float]] = []
         for minibatch in minibatches:
             trained = [sample for sample in minibatch if sample.masked is None]
             # Without a gradient, momentum and weight decay alone would move the weights.
             signal = self.reference is not None or any(s.advantage != 0.0 for s in trained)
             if trained and signal:
-                results.append(self._optimizer_step(trained, step))
+                results.append(self._optimizer_step(trained, step, unchanged=not results))
         names = results[0].keys() if results else ()
         means = {name: float(np.mean([result[name] for result in results])) for name in names}
         return means | {"train/lr": lr}
 
-    def _optimizer_step(self, samples: Sequence[Sample], step: int) -> dict[str, float]:
+    def _optimizer_step(
+        self, samples: Sequence[Sample], step: int, *, unchanged: bool
+    ) -> dict[str, float]:
+        """Steps once. ``unchanged``: the weights are still those of the samples' prev_logprobs."""
         self.optimizer.zero_grad(set_to_none=True)
-        if self.policy.activation_checkpointing:
-            self.model.train()  # transformers recomputes activations in training mode only
+        everyone = self.reference is not None or not self.loss.needs_advantage
+        still = [s for s in samples if s.advantage == 0.0 and not everyone]
+        moving = [s for s in samples if s.advantage != 0.0 or everyone]
+        shares = [*self._still_shares(still, samples, unchanged), *self._backward(moving, samples)]
         totals: dict[str, Tensor] = {}
-        for microbatch in self._microbatches(samples):
-            with self._autocast():
-                forward = self.forward(microbatch.rows, unfiltered=self.reference is not None)
-            output = self.loss(self._loss_inputs(forward, microbatch, samples))
-            # Sharded gradients are averaged over the ranks; shares of the loss add up.
-            (output.loss * self.ranks.size).backward()
-            shares = dict(output.metrics) | {"train/loss": output.loss.detach()}
-            for name, share in shares.items():
-                totals[name] = totals.get(name, torch.zeros((), device=self.device)) + share
-        self.model.eval()
+        for name, share in shares:
+            totals[name] = totals.get(name, torch.zeros((), device=self.device)) + share
         metrics = self.ranks.sum(totals)
         metrics["train/grad_norm"] = self._clip_gradients(step, metrics["train/loss"])
         self.optimizer.step()
         return metrics
 
-    def _loss_inputs(
-        self, forward: TokenValues, microbatch: Microbatch, minibatch: Sequence[Sample]
-    ) -> LossInputs:
-        chosen = [minibatch[i] for i in microbatch.members]
+    def _backward(
+        self, samples: Sequence[Sample], minibatch: Sequence[Sample]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Adds the gradient of ``samples``; yields their shares of the minibatch's metrics."""
+        if self.policy.activation_checkpointing:
+            self.model.train()  # transformers recomputes activations in training mode only
+        for microbatch in self._microbatches(samples):
+            with self._autocast():
+                forward = self.forward(microbatch.rows, unfiltered=self.reference is not None)
+            chosen = [samples[i] for i in microbatch.members]
+            output = self.loss(self._loss_inputs(forward, microbatch.rows, chosen, minibatch))
+            # Sharded gradients are averaged over the ranks; shares of the loss add up.
+            (output.loss * self.ranks.size).backward()
+            yield from output.metrics.items()
+            yield "train/loss", output.loss.detach()
+        self.model.eval()
 
+    @torch.no_grad()
+    def _still_shares(
+        self, samples: Sequence[Sample], minibatch: Sequence[Sample], unchanged: bool
+    ) -> list[tuple[str, Tensor]]:
+        """Shares of samples with advantage 0, which have a part in the metrics but no gradient.
+
+        Under unchanged weights their log-probs are known already.
+        """
+        shares: list[tuple[str, Tensor]] = []
+        for microbatch in self._microbatches(samples):
+            chosen = [samples[i] for i in microbatch.members]
+            if unchanged:
+                known = _flat([s.prev_logprobs for s in chosen]).to(self.device)
+                forward = TokenValues(known, known, None)
+            else:
+                with self._autocast():
+                    forward = self.forward(microbatch.rows)
+            output = self.loss(self._loss_inputs(forward, microbatch.rows, chosen, minibatch))
+            shares += [*output.metrics.items(), ("train/loss", output.loss)]
+        return shares
+
+    def _loss_inputs(
+        self,
+        forward: TokenValues,
+        rows: TokenRows,
+        chosen: Sequence[Sample],
+        minibatch: Sequence[Sample],
+    ) -> LossInputs:
         def flat(arrays: Sequence[Floats]) -> Tensor:
-            return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *arrays])).to(
-                self.device
-            )
+            return _flat(arrays).to(self.device)
 
         advantages = [
             np.full(sample.trajectory.num_sampled, sample.advantage, np.float32)
@@ -220,7 +258,7 @@ class Learner:
             ref_logprobs=None if self.reference is None else flat(references),
             advantages=flat(advantages),
             weights=flat([sample.weights for sample in chosen]),
-            trajectory=microbatch.rows.trajectory,
+            trajectory=rows.trajectory,
             num_trajectories=len(chosen),
             total_tokens=sum(sample.trajectory.num_sampled for sample in minibatch),
             total_trajectories=len(minibatch),
@@ -329,6 +367,10 @@ class Learner:
                 "Resume with the model that the run was started with",
             )
         load_full(targets.items(), weights)
+
+
+def _flat(arrays: Sequence[Floats]) -> Tensor:
+    return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *arrays]))
 
 
 def _is_finite(gradient: Tensor) -> bool:

@@ -3,108 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rlrun.learner.model import head, hidden_states
+from rlrun.learner.rows import TokenRows
 from rlrun.sampling import process_logits, token_logprobs
 from rlrun.types import Sampling
-
-Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenRows:
-    """The token ids of one microbatch: either padded rows, or one row of packed sequences.
-
-    Attributes:
-        token_ids: int64 [B, T].
-        attention_mask: int64 [B, T], 1 at real tokens; None if packed.
-        position_ids: int64 [B, T], from 0 in each sequence; packed sequences are told apart by it.
-        targets: int64 [N], the trained tokens, sequence by sequence.
-        predecessors: int64 [N], index into the flattened [B * T] of the position that predicts
-            each target.
-        trajectory: int64 [N], sequence of each target.
-    """
-
-    token_ids: Tensor
-    attention_mask: Tensor | None
-    position_ids: Tensor
-    targets: Tensor
-    predecessors: Tensor
-    trajectory: Tensor
-
-    @classmethod
-    def padded(
-        cls,
-        token_ids: Sequence[Sequence[int]],
-        loss_masks: Sequence[Sequence[bool]],
-        device: torch.device,
-    ) -> TokenRows:
-        """A row per sequence, padded on the right.
-
-        ``loss_masks[i][0]`` must be false: nothing predicts the first token.
-        """
-        width = max(len(row) for row in token_ids)
-        starts = np.arange(len(token_ids)) * width
-        shape = (len(token_ids), width)
-        attention = np.zeros(shape, dtype=np.int64)
-        for i, row in enumerate(token_ids):
-            attention[i, : len(row)] = 1
-        return cls._laid_out(token_ids, loss_masks, starts, shape, attention, device)
-
-    @classmethod
-    def packed(
-        cls,
-        token_ids: Sequence[Sequence[int]],
-        loss_masks: Sequence[Sequence[bool]],
-        device: torch.device,
-    ) -> TokenRows:
-        """One row of all sequences behind each other, without padding."""
-        lengths = [len(row) for row in token_ids]
-        starts = np.cumsum([0, *lengths[:-1]])
-        return cls._laid_out(token_ids, loss_masks, starts, (1, sum(lengths)), None, device)
-
-    @classmethod
-    def _laid_out(
-        cls,
-        token_ids: Sequence[Sequence[int]],
-        loss_masks: Sequence[Sequence[bool]],
-        starts: Ids,
-        shape: tuple[int, int],
-        attention: Ids | None,
-        device: torch.device,
-    ) -> TokenRows:
-        """Places sequence i at ``starts[i]`` of the flattened rows."""
-        flat, positions = np.zeros(shape, np.int64).ravel(), np.zeros(shape, np.int64).ravel()
-        predecessors, trajectory = [], []
-        for i, (start, row, mask) in enumerate(zip(starts, token_ids, loss_masks, strict=True)):
-            assert not mask[0], "the first token of a sequence cannot be trained"
-            flat[start : start + len(row)] = row
-            positions[start : start + len(row)] = np.arange(len(row))
-            trained = np.flatnonzero(np.asarray(mask))
-            predecessors.append(start + trained - 1)
-            trajectory.append(np.full(len(trained), i))
-        before = np.concatenate(predecessors)
-
-        def tensor(array: Ids) -> Tensor:
-            return torch.from_numpy(array).to(device)
-
-        return cls(
-            token_ids=tensor(flat.reshape(shape)),
-            attention_mask=None if attention is None else tensor(attention),
-            position_ids=tensor(positions.reshape(shape)),
-            targets=tensor(flat[before + 1]),
-            predecessors=tensor(before),
-            trajectory=tensor(np.concatenate(trajectory)),
-        )
 
 
 @dataclass(frozen=True, slots=True)

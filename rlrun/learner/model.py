@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,10 +14,9 @@ from transformers.utils.logging import disable_progress_bar
 from rlrun.config.schema import Policy
 from rlrun.errors import DataError, TrainingError
 from rlrun.interfaces import Precision
+from rlrun.learner.attention import attends_by_sequence, no_mask, use_attention
+from rlrun.learner.rows import TokenRows
 from rlrun.models import resolve_model
-
-if TYPE_CHECKING:
-    from rlrun.learner.logprobs import TokenRows
 
 REPAIR = "Restore the folder, or save the model anew with save_pretrained"
 
@@ -37,6 +36,7 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
     disable_progress_bar()
     model = read_weights(path, policy.model)
     without_dropout(model)
+    use_attention(model)
     if policy.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     nn.Module.to(model, device)
@@ -116,11 +116,16 @@ def saved_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
 
 def hidden_states(model: PreTrainedModel, rows: TokenRows) -> Tensor:
     """Last hidden state [B, T, H]."""
+    mask = rows.attention_mask
+    extra: dict[str, tuple[int, ...]] = {}
+    if rows.packed_lengths is not None and attends_by_sequence(model):
+        mask, extra = no_mask(model.device), {"sequence_lengths": rows.packed_lengths}
     output = body(model)(
         input_ids=rows.token_ids,
-        attention_mask=rows.attention_mask,
+        attention_mask=mask,
         position_ids=rows.position_ids,
         use_cache=False,
+        **extra,
     )
     return output.last_hidden_state  # type: ignore[no-any-return]
 
@@ -153,8 +158,10 @@ def check_packing(model: PreTrainedModel, name: str) -> None:
         TrainingError: They do (state-space layers, for example, know no positions).
     """
     ids = _probe_ids(model, 12)
-    positions = torch.tensor([[*range(7), *range(5)]], device=ids.device)
-    packed = body(model)(input_ids=ids, position_ids=positions, use_cache=False).last_hidden_state
+    sequences = ids[0].split([7, 5])
+    masks = [[False] + [True] * (len(sequence) - 1) for sequence in sequences]
+    rows = TokenRows.packed([sequence.tolist() for sequence in sequences], masks, ids.device)
+    packed = hidden_states(model, rows)
     alone = body(model)(input_ids=ids[:, 7:], use_cache=False).last_hidden_state
     difference = (packed[:, 7:] - alone).abs().max().item()
     if not difference <= PROBE_TOLERANCE * max(1.0, alone.abs().max().item()):

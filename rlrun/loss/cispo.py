@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rlrun.interfaces import LossInputs, component, setting
 from rlrun.loss.core import LeveledLoss, PolicyTerm
@@ -17,6 +18,8 @@ class CISPOLoss(LeveledLoss):
 
     Source: CISPO (arXiv 2506.13585). The clamped ratio is a constant weight.
     """
+
+    needs_advantage: ClassVar[bool] = True
 
     ratio_clip_min: float = setting(ge=0, le=1)
     ratio_clip_max: float = setting(ge=0)

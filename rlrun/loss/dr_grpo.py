@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlrun.interfaces import LossInputs, component, setting
 from rlrun.loss.core import PolicyLoss, PolicyTerm, clipped_term
@@ -22,6 +22,8 @@ class DrGRPOLoss(PolicyLoss):
     Source: Dr. GRPO (arXiv 2503.20783), which goes with advantages that are not
     divided by a standard deviation (advantage.normalize=false).
     """
+
+    needs_advantage: ClassVar[bool] = True
 
     ratio_clip_min: float = setting(ge=0, lt=1)
     ratio_clip_max: float = setting(ge=0)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rlrun.interfaces import LossInputs, component, setting
 from rlrun.loss.core import LeveledLoss, PolicyTerm, clipped_term
@@ -18,6 +19,8 @@ class ClippedLoss(LeveledLoss):
     Sources: PPO (arXiv 1707.06347, eq. 7), GRPO (arXiv 2402.03300, eq. 3), asymmetric bounds and
     the token level of DAPO (arXiv 2503.14476), dual clip (arXiv 1912.09729).
     """
+
+    needs_advantage: ClassVar[bool] = True
 
     ratio_clip_min: float = setting(ge=0, lt=1)
     ratio_clip_max: float = setting(ge=0)

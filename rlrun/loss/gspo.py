@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rlrun.interfaces import LossInputs, component, setting
 from rlrun.loss.core import Level, LeveledLoss, PolicyTerm, clipped_term
@@ -19,6 +20,8 @@ class GSPOLoss(LeveledLoss):
     Source: GSPO (arXiv 2507.18071). The mean over the length keeps s near 1, so the
     clip range is some hundred times narrower than for token ratios.
     """
+
+    needs_advantage: ClassVar[bool] = True
 
     ratio_clip_min: float = setting(ge=0, lt=1)
     ratio_clip_max: float = setting(ge=0)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rlrun.interfaces import LossInputs, component
 from rlrun.loss.core import LeveledLoss, PolicyTerm
@@ -18,6 +19,8 @@ class ReinforceLoss(LeveledLoss):
     Source: REINFORCE (Williams 1992). Stale tokens are corrected by the importance weights alone,
     so one optimizer step per batch is what it is meant for.
     """
+
+    needs_advantage: ClassVar[bool] = True
 
     def policy_term(self, inputs: LossInputs) -> PolicyTerm:
         """The log-prob weighted by the advantage."""

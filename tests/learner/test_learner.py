@@ -223,6 +223,36 @@ def test_a_minibatch_without_signal_is_not_stepped(
     assert all(torch.equal(before[name], p) for name, p in parameters(learner).items())
 
 
+def mixed(samples: list[Sample]) -> list[Sample]:
+    """Every third sample without advantage."""
+    return [replace(s, advantage=s.advantage * bool(i % 3)) for i, s in enumerate(samples)]
+
+
+@pytest.mark.parametrize("kl", [0, 0.1])
+def test_samples_without_advantage_change_neither_gradient_nor_metrics(
+    make_learner: MakeLearner, samples: list[Sample], monkeypatch: pytest.MonkeyPatch, kl: float
+) -> None:
+    setting = f"loss.reference_policy_kl_penalty={kl}"
+    one, all_backward = make_learner(setting), make_learner(setting)
+    logprobs = one.logprobs(samples).logprobs
+    refs = one.ref_logprobs(samples) or [None] * len(samples)
+    batch = [
+        replace(s, prev_logprobs=p, ref_logprobs=r)
+        for s, p, r in zip(mixed(samples), logprobs, refs, strict=True)
+    ]
+    halves = [batch[:6], batch[6:]]
+    ours = one.update(halves, step=1)
+
+    # What a loss of which nothing is known gets: all samples go through the backward pass.
+    monkeypatch.setattr(type(all_backward.loss), "needs_advantage", False)
+    theirs = all_backward.update(halves, step=1)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        assert ours[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+    pairs = zip(one.model.parameters(), all_backward.model.parameters(), strict=True)
+    assert all(relative(a.grad, b.grad) < 1e-4 for a, b in pairs if a.grad is not None)
+
+
 @pytest.mark.parametrize("filters", [(), ("generation.top_k=3",), ("generation.top_p=0.5",)])
 def test_the_reference_is_compared_without_filters(
     make_learner: MakeLearner, samples: list[Sample], filters: tuple[str, ...]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rlrun.batch import Masked, Sample
 from rlrun.learner.learner import Learner
-from rlrun.learner.logprobs import TokenRows
+from rlrun.learner.rows import TokenRows
 from tests.factories import sample, trajectory
 from tests.learner.conftest import new_learner
 
@@ -123,9 +123,9 @@ def padded_left(samples: list[Sample]) -> TokenRows:
         [s.trajectory.loss_mask for s in samples],
         torch.device("cpu"),
     )
-    assert right.attention_mask is not None
-    lengths = right.attention_mask.sum(-1)
+    lengths = torch.tensor([len(s.trajectory.token_ids) for s in samples])
     width = right.token_ids.shape[1]
+    mask = (torch.arange(width) < lengths[:, None]).long()
     shifts = (width - lengths).tolist()
 
     def rolled(rows: torch.Tensor) -> torch.Tensor:
@@ -134,7 +134,7 @@ def padded_left(samples: list[Sample]) -> TokenRows:
     return replace(
         right,
         token_ids=rolled(right.token_ids),
-        attention_mask=rolled(right.attention_mask),
+        attention_mask=rolled(mask),
         position_ids=rolled(right.position_ids),
         predecessors=right.predecessors + torch.tensor(shifts)[right.trajectory],
     )

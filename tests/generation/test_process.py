@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A generator in a process of its own: the same answers, new weights on the way, faults."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from rlrun.errors import GenerationError
+from rlrun.generation.process import ProcessGenerator
+from rlrun.interfaces import Abandoned, GeneratorInputs
+from rlrun.learner.attention import use_attention
+from rlrun.learner.model import saved_tensors
+from rlrun.renderer import Renderer
+from rlrun.types import Completion, GenerationRequest, Sampling
+from tests.factories import config
+
+Requests = Callable[..., list[GenerationRequest]]
+T = TypeVar("T")
+
+
+def inputs(
+    model: PreTrainedModel, renderer: Renderer, folder: Path, ordered: bool
+) -> GeneratorInputs:
+    return GeneratorInputs(
+        model=model,
+        weights=lambda: iter(saved_tensors(model).items()),
+        policy=config().policy,
+        renderer=renderer,
+        concurrent=True,
+        ordered=ordered,
+        recompute_kv_cache=False,
+        deterministic=True,
+        num_threads=1,
+        folder=folder,
+    )
+
+
+def with_generator(
+    given: GeneratorInputs, use: Callable[[ProcessGenerator], Coroutine[Any, Any, T]]
+) -> T:
+    async def run() -> T:
+        generator = await config().generation.start(given)
+        assert isinstance(generator, ProcessGenerator)
+        try:
+            return await use(generator)
+        finally:
+            await generator.close()
+            await generator.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_it_answers_as_the_model_in_this_process(
+    model: PreTrainedModel,
+    renderer: Renderer,
+    requests_for: Requests,
+    tmp_path: Path,
+    ordered: bool,
+) -> None:
+    use_attention(model)  # as load_model does for the learner
+    requests = requests_for(6, samples=2)
+
+    async def use(generator: ProcessGenerator) -> tuple[list[Completion], list[float], Any]:
+        await generator.refit(3)
+        assert generator.lockstep is ordered
+        ids = (*requests[0].token_ids, 7, 8)
+        scores = await generator.engine_scores(ids)
+        return await generator.generate(requests), await generator.score(ids), scores
+
+    async def reference() -> tuple[list[Completion], list[float]]:
+        local = await config().generation.start(
+            replace(inputs(model, renderer, tmp_path, True), concurrent=False)
+        )
+        await local.refit(3)
+        found = await local.generate(requests), await local.score((*requests[0].token_ids, 7, 8))
+        await local.close()
+        return found
+
+    found, scores, by_engine = with_generator(inputs(model, renderer, tmp_path, ordered), use)
+    expected, expected_scores = asyncio.run(reference())
+    assert [c.token_ids for c in found] == [c.token_ids for c in expected]
+    assert [c.weight_versions for c in found] == [c.weight_versions for c in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=0 if ordered else 1e-5)
+    assert scores == pytest.approx(expected_scores, abs=1e-6)
+    assert list(by_engine.values()) == [scores]
+
+
+def test_faults_and_new_weights(
+    model: PreTrainedModel, renderer: Renderer, requests_for: Requests, tmp_path: Path
+) -> None:
+    """In one process, as each takes seconds to start."""
+    many = requests_for(60, samples=8)
+
+    async def use(generator: ProcessGenerator) -> None:
+        with pytest.raises(GenerationError, match="never refitted"):
+            await generator.generate(many)
+        await generator.refit(0)
+
+        # New weights arrive between two tokens of what is running.
+        running = asyncio.create_task(generator.generate(many))
+        await asyncio.sleep(0.1)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.01)
+        await generator.refit(1)
+        versions = [[s.version for s in c.weight_versions] for c in await running]
+        assert [0, 1] in versions
+        assert all(v in ([0], [0, 1], [1]) for v in versions)
+
+        bad = GenerationRequest((5,) * 5000, 1, 0, Sampling(1.0))
+        with pytest.raises(GenerationError, match="exceed"):
+            await generator.generate([bad])
+
+        # Part of the process's life is over; what it had sampled is counted.
+        task = asyncio.create_task(generator.generate(many))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        with pytest.raises(Abandoned) as abandoned:
+            await task
+        assert 0 < abandoned.value.tokens < 28 * len(many)
+
+        assert generator._child is not None
+        task = asyncio.create_task(generator.generate(many))
+        await asyncio.sleep(0.1)
+        os.kill(generator._child.process.pid, signal.SIGKILL)
+        with pytest.raises(GenerationError, match="ended with signal 9"):
+            await task
+        (again,) = await generator.generate(many[:1])
+        assert again.weight_versions[0].version == 1
+
+    with_generator(inputs(model, renderer, tmp_path, False), use)
+
+
+def test_a_model_that_cannot_be_loaded_is_an_error_with_its_cause(
+    model: PreTrainedModel, renderer: Renderer, tmp_path: Path
+) -> None:
+    broken = replace(config().policy, model="/nowhere/at/all")
+
+    async def use(generator: ProcessGenerator) -> None:
+        await generator.refit(0)
+
+    with pytest.raises(GenerationError, match="cannot start"):
+        with_generator(replace(inputs(model, renderer, tmp_path, False), policy=broken), use)
