@@ -36,7 +36,7 @@ def settings(run: RunConfig) -> RayCluster:
 
 
 @pytest.fixture(scope="session")
-def address() -> Iterator[str]:
+def ray_address() -> Iterator[str]:
     """Where the cluster is reached."""
     args = {"num_cpus": CPUS, "include_dashboard": False, "object_store_memory": 2**28}
     cluster = Cluster(initialize_head=True, head_node_args=args)

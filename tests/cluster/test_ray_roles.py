@@ -62,10 +62,10 @@ def loop() -> Iterator[Loop]:
 
 @pytest.fixture(scope="module")
 def roles(
-    address: str, loop: Loop, tmp_path_factory: pytest.TempPathFactory
+    ray_address: str, loop: Loop, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[RayLearner, RayGenerator]]:
     """Two ranks and two engines of an asynchronous run, over two machines."""
-    run = ray_config(address, *TRAINING, "grpo=async", "generation.max_batch_size=16")
+    run = ray_config(ray_address, *TRAINING, "grpo=async", "generation.max_batch_size=16")
     said: list[str] = []
     started = RayRoles(settings(run), run, tmp_path_factory.mktemp("roles"))
     generator = loop.run(started.start_generator(Renderer.load(run.policy), said.append))
