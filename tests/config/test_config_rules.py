@@ -116,6 +116,9 @@ BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
     "stale_is_corrected": [
         (("grpo=async", "correction.enabled=false"), "as if they were fresh"),
     ],
+    "colocated_takes_turns": [
+        (("grpo=async", "cluster=ray", "cluster.colocated=true"), "they work at once"),
+    ],
 }
 
 
