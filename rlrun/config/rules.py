@@ -208,6 +208,16 @@ def _colocated_takes_turns(age: int, colocated: bool, ranks: int, engines: int) 
     return f"{what}; apart, {split} would fit where they are"
 
 
+def _engine_fits_its_place(num_engines: int, tensor_parallel_size: int, engines: int) -> str | None:
+    if num_engines == tensor_parallel_size == 1:
+        return None
+    return (
+        f"generation.num_engines={num_engines} and generation.tensor_parallel_size="
+        f"{tensor_parallel_size} are for each of cluster.num_engines={engines} Ray actors, which has "
+        "one place, and so one GPU"
+    )
+
+
 def _model_is_no_choice(model: str) -> str | None:
     if (conf_dir() / "policy" / "model" / f"{model}.yaml").is_file() and "/" not in model:
         return f"policy.model={model} is the name of a choice, not of a model"
@@ -345,6 +355,16 @@ RULES: tuple[Rule, ...] = (
         ),
         _colocated_takes_turns,
         "Set cluster.colocated=false, or grpo=sync",
+    ),
+    Rule(
+        "engine_fits_its_place",
+        (
+            "generation.num_engines",
+            "generation.tensor_parallel_size",
+            "cluster.num_engines",
+        ),
+        _engine_fits_its_place,
+        "Set both to 1, and cluster.num_engines to the engines that there are to be",
     ),
     Rule(
         "model_is_no_choice",
