@@ -108,7 +108,8 @@ class RayGenerator(Generator):
         try:
             return _answered(await asyncio.shield(answer))
         except asyncio.CancelledError:
-            actor.cancel.remote(number)
+            if actor is not None:
+                actor.cancel.remote(number)
             try:
                 found = await asyncio.shield(answer)
             except GenerationError:

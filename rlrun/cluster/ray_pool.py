@@ -167,6 +167,8 @@ class EnginePool:
         Raises:
             GenerationError: The engine failed; if it is dead, another one is being started.
         """
+        if actor is None:
+            raise GenerationError(engine.name, "its process died")
         try:
             return await asyncio.wrap_future(getattr(actor, method).remote(*arguments).future())
         except RayTaskError as error:

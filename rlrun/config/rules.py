@@ -213,8 +213,8 @@ def _engine_fits_its_place(num_engines: int, tensor_parallel_size: int, engines:
         return None
     return (
         f"generation.num_engines={num_engines} and generation.tensor_parallel_size="
-        f"{tensor_parallel_size} are for each of cluster.num_engines={engines} Ray actors, which has "
-        "one place, and so one GPU"
+        f"{tensor_parallel_size} are for each of cluster.num_engines={engines} Ray actors, which "
+        "has one place, and so one GPU"
     )
 
 
