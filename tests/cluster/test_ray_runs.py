@@ -16,12 +16,13 @@ from tests.cluster.conftest import SPREAD
 from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_resume import start, wait_for_step
 
-STEPS = 16
+STEPS = 12
 """Of the quickstart: by then the reward has risen."""
 
 
 def column(run_dir: Path, name: str) -> list[float]:
-    return [line[name] for line in read_metrics(run_dir / "metrics.jsonl")[1:]]
+    """A metric by step, from the first one."""
+    return [line[name] for line in read_metrics(run_dir / "metrics.jsonl") if line["step"] > 0]
 
 
 def pids(run_dir: Path, name: str) -> list[int]:
@@ -78,16 +79,15 @@ def test_a_killed_engine_is_replaced_and_a_killed_rank_ends_the_run_which_goes_o
     ray_address: str, tmp_path: Path
 ) -> None:
     run_dir = tmp_path / "run"
-    process = start(
-        run_dir, *SPREAD, f"cluster.address={ray_address}", "grpo=async", "grpo.max_num_steps=60"
-    )
+    placed = (*SPREAD, f"cluster.address={ray_address}")
+    process = start(run_dir, *placed, "grpo.max_num_steps=100", "grpo.val_period=50")
     wait_for_step(run_dir, 2, process)
     os.kill(pids(run_dir, "engine 1 of 2")[-1], signal.SIGKILL)
     step = 3
     while len(pids(run_dir, "engine 1 of 2")) < 2:
         wait_for_step(run_dir, step, process)
         step += 1
-    wait_for_step(run_dir, step + 2, process)
+    wait_for_step(run_dir, step, process)
     os.kill(pids(run_dir, "learner rank 1 of 2")[-1], signal.SIGKILL)
     out, _ = process.communicate(timeout=120)
     assert process.returncode == 6, out
@@ -107,7 +107,7 @@ def test_a_killed_engine_is_replaced_and_a_killed_rank_ends_the_run_which_goes_o
 
 def test_ray_of_this_machine_ends_with_the_run(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    process = start(run_dir, "cluster=ray", "grpo.max_num_steps=1000")
+    process = start(run_dir, "cluster=ray", "grpo=async", "grpo.max_num_steps=1000")
     wait_for_step(run_dir, 2, process)
     started = descendants(process.pid)
     names = " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in started)
