@@ -66,27 +66,17 @@ class RayGenerator(Generator):
 
     async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
         """See ``Generator.engine_scores``."""
-        scores = await asyncio.gather(
-            *(self.pool.insist(engine, "score", tuple(token_ids)) for engine in self.pool.engines)
-        )
-        return {engine.name: one for engine, one in zip(self.pool.engines, scores, strict=True)}
+        answers = await self.pool.each("score", tuple(token_ids))
+        return {engine.name: scores for engine, scores in answers}
 
     async def release_memory(self) -> None:
         """See ``Generator.release_memory``: where rank and engine share a GPU."""
         if self._concurrent:
             return
-        calls = [
-            self.pool.wait(engine, engine.actor, "release_memory")
-            for engine in self.pool.engines
-            if engine.actor is not None
-        ]
-        for answer in await asyncio.gather(*calls, return_exceptions=True):
-            # A dead engine holds no memory; another one is already being started.
-            if isinstance(answer, BaseException) and not isinstance(answer, GenerationError):
-                raise answer
+        await self.pool.each("release_memory")
 
     async def refit(self, version: int) -> None:
-        """See ``Generator.refit``: waits until every engine has the weights."""
+        """See ``Generator.refit``: waits until every engine at work has the weights."""
         # All ranks gather them, which nothing in this process waits for meanwhile.
         await self.pool.give(version, await asyncio.to_thread(self._put_weights))
 

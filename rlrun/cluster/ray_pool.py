@@ -74,24 +74,51 @@ class EnginePool:
         await asyncio.gather(*(self.ready(engine) for engine in self.engines))
 
     async def give(self, version: int, weights: Any) -> None:
-        """Gives weights to all engines; to those that start later, too.
+        """Gives weights to all engines that can take work.
+
+        One that is being started is not waited for: it takes the newest weights before any work.
 
         Args:
             version: Of the weights.
             weights: A reference to the packed ones.
 
         Raises:
-            GenerationError: An engine cannot take them, nor can another one in its place.
+            GenerationError: An engine cannot take them, or there is none.
         """
         self._version, self._weights = version, weights
-        await asyncio.gather(*(self._give(engine) for engine in self.engines))
+        for engine, _ in await self.each("refit", version, weights):
+            engine.version = version
 
-    async def _give(self, engine: Engine) -> None:
-        # One that is being started takes the newest weights itself.
-        await self.ready(engine)
-        if engine.version != self._version:
-            await self.insist(engine, "refit", self._version, self._weights)
-            engine.version = self._version
+    async def each(self, method: str, *arguments: Any) -> list[tuple[Engine, Any]]:
+        """The answers of all engines that can take work; those that die over it are left out.
+
+        Raises:
+            GenerationError: A living engine failed, or none is left.
+        """
+        answers, died = await self._all_at_once(method, *arguments)
+        if not answers:
+            # Whatever took their place has the newest weights already.
+            answers, died = await self._all_at_once(method, *arguments)
+        if not answers:
+            raise died[0]
+        return answers
+
+    async def _all_at_once(
+        self, method: str, *arguments: Any
+    ) -> tuple[list[tuple[Engine, Any]], list[GenerationError]]:
+        asked = [(engine, engine.actor) for engine in await self.up()]
+        calls = [self.wait(engine, actor, method, *arguments) for engine, actor in asked]
+        found = await asyncio.gather(*calls, return_exceptions=True)
+        answers, died = [], []
+        for (engine, actor), answer in zip(asked, found, strict=True):
+            if not isinstance(answer, BaseException):
+                answers.append((engine, answer))
+            elif isinstance(answer, GenerationError) and engine.actor is not actor:
+                log.warning("%s", answer)
+                died.append(answer)
+            else:
+                raise answer
+        return answers, died
 
     async def up(self) -> list[Engine]:
         """The engines that can take work; at least one.
@@ -148,18 +175,6 @@ class EnginePool:
                 raise GenerationError(engine.name, error.what, error.remedy) from None
             raise
         engine.actor = actor
-
-    async def insist(self, engine: Engine, method: str, *arguments: Any) -> Any:
-        """The answer of an engine, or of the one that takes its place if it is dead."""
-        await self.ready(engine)
-        try:
-            return await self.wait(engine, engine.actor, method, *arguments)
-        except GenerationError as error:
-            if engine.actor is not None:
-                raise
-            log.warning("%s", error)
-        await self.ready(engine)
-        return await self.wait(engine, engine.actor, method, *arguments)
 
     async def wait(self, engine: Engine, actor: Any, method: str, *arguments: Any) -> Any:
         """The answer to a call.

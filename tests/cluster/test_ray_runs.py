@@ -80,7 +80,7 @@ def test_a_killed_engine_is_replaced_and_a_killed_rank_ends_the_run_which_goes_o
 ) -> None:
     run_dir = tmp_path / "run"
     placed = (*SPREAD, f"cluster.address={ray_address}")
-    process = start(run_dir, *placed, "grpo.max_num_steps=100", "grpo.val_period=50")
+    process = start(run_dir, *placed, "grpo.max_num_steps=2000", "grpo.val_period=1000")
     wait_for_step(run_dir, 2, process)
     os.kill(pids(run_dir, "engine 1 of 2")[-1], signal.SIGKILL)
     step = 3

@@ -13,7 +13,7 @@ from tests.config.config_problems import QUICK, only_problem
 from tests.conftest import environment
 from tests.e2e.forked import forked as rlrun
 
-RAY = (*QUICK, "cluster=ray")
+RAY = (QUICK, "cluster=ray")
 
 
 @pytest.mark.parametrize(
