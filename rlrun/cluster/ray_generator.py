@@ -139,4 +139,4 @@ async def _cancelled(
     """Ends the tasks; what came of each."""
     for task in tasks:
         task.cancel()
-    return await asyncio.gather(*tasks, return_exceptions=True)
+    return list(await asyncio.gather(*tasks, return_exceptions=True))
