@@ -7,17 +7,28 @@ import os
 import re
 import signal
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from rlrun.logs import read_metrics
 from tests.cluster.conftest import SPREAD
+from tests.e2e.forked import Started
 from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_resume import start, wait_for_step
 
 STEPS = 12
 """Of the quickstart: by then the reward has risen."""
+
+PLAIN = (
+    "+recipe=quickstart",
+    "grpo.val_period=0",
+    "grpo.val_at_start=false",
+    "grpo.val_at_end=false",
+    "checkpointing.metric=null",
+)
+"""The quickstart without validation."""
 
 
 def column(run_dir: Path, name: str) -> list[float]:
@@ -46,63 +57,66 @@ def wait_until_gone(processes: list[int]) -> None:
     assert not [pid for pid in processes if is_alive(pid)]
 
 
-def test_two_ranks_and_two_engines_learn_what_one_process_learns(
-    ray_address: str, tmp_path: Path
-) -> None:
-    run_dir, local = tmp_path / "run", tmp_path / "local"
-    overrides = (
-        "+recipe=quickstart",
-        f"grpo.max_num_steps={STEPS}",
-        "grpo.val_period=0",
-        "grpo.val_at_start=false",
-        "grpo.val_at_end=false",
-        "checkpointing.enabled=false",
-        "checkpointing.metric=null",
-    )
-    assert rlrun("train", *overrides, f"run_dir={local}").code == 0
+@dataclass(frozen=True)
+class Broken:
+    """A run of two ranks and two engines, of which one engine and then one rank were killed."""
+
+    run_dir: Path
+    code: int | None
+    out: str
+
+
+@pytest.fixture(scope="module")
+def broken(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Broken:
+    run_dir = tmp_path_factory.mktemp("broken") / "run"
     placed = (*SPREAD, f"cluster.address={ray_address}", "cluster.colocated=true")
-    done = rlrun("train", *overrides, *placed, f"run_dir={run_dir}")
-    assert done.code == 0, done.err
-    assert "ray::" not in done.err + done.out
-    for name in ("train/loss", "train/grad_norm", "train/reward_mean"):
-        ours, theirs = column(run_dir, name), column(local, name)
-        assert ours[0] == pytest.approx(theirs[0], rel=1e-5, abs=1e-7), name
-    ours = column(run_dir, "train/reward_mean")
-    theirs = column(local, "train/reward_mean")
-    assert len(ours) == STEPS
-    assert sum(ours[-5:]) / 5 == pytest.approx(sum(theirs[-5:]) / 5, abs=0.05)
-    assert sum(ours[-5:]) / 5 - sum(ours[:5]) / 5 >= 0.15
-    wait_until_gone(pids(run_dir, "of 2"))
-
-
-def test_a_killed_engine_is_replaced_and_a_killed_rank_ends_the_run_which_goes_on(
-    ray_address: str, tmp_path: Path
-) -> None:
-    run_dir = tmp_path / "run"
-    placed = (*SPREAD, f"cluster.address={ray_address}")
-    process = start(run_dir, *placed, "grpo.max_num_steps=2000", "grpo.val_period=1000")
-    wait_for_step(run_dir, 2, process)
+    more = ("checkpointing.save_period=4", "grpo.max_num_steps=1000")
+    process = Started("train", *PLAIN, *placed, *more, f"run_dir={run_dir}")
+    wait_for_step(run_dir, STEPS, process)
     os.kill(pids(run_dir, "engine 1 of 2")[-1], signal.SIGKILL)
-    step = 3
+    step = STEPS + 1
     while len(pids(run_dir, "engine 1 of 2")) < 2:
         wait_for_step(run_dir, step, process)
         step += 1
     wait_for_step(run_dir, step, process)
     os.kill(pids(run_dir, "learner rank 1 of 2")[-1], signal.SIGKILL)
     out, _ = process.communicate(timeout=120)
-    assert process.returncode == 6, out
-    errors = [line for line in out.splitlines() if line.startswith("error:")]
+    return Broken(run_dir, process.returncode, out)
+
+
+def test_two_ranks_and_two_engines_learn_what_one_process_learns(
+    broken: Broken, tmp_path: Path
+) -> None:
+    local = tmp_path / "local"
+    plain = rlrun("train", *PLAIN, f"grpo.max_num_steps={STEPS}", f"run_dir={local}")
+    assert plain.code == 0, plain.err
+    for name in ("train/loss", "train/grad_norm", "train/reward_mean"):
+        ours, theirs = column(broken.run_dir, name), column(local, name)
+        assert ours[0] == pytest.approx(theirs[0], rel=1e-5, abs=1e-7), name
+    ours = column(broken.run_dir, "train/reward_mean")[:STEPS]
+    theirs = column(local, "train/reward_mean")
+    assert sum(ours[-5:]) / 5 == pytest.approx(sum(theirs[-5:]) / 5, abs=0.05)
+    assert sum(ours[-5:]) / 5 - sum(ours[:5]) / 5 >= 0.15
+
+
+def test_a_killed_rank_ends_the_run_with_one_line_that_names_it(broken: Broken) -> None:
+    assert broken.code == 6, broken.out
+    errors = [line for line in broken.out.splitlines() if line.startswith("error:")]
     assert len(errors) == 1
     assert "learner rank 1 of 2: its process (pid" in errors[0]
     assert "rlrun resume" in errors[0]
-    assert "Traceback" not in out
-    last = read_metrics(run_dir / "metrics.jsonl")[-1]["step"]
-    # On fewer ranks than it was saved by.
+    assert "Traceback" not in broken.out
+    assert "ray::" not in broken.out
+    wait_until_gone(pids(broken.run_dir, "of 2"))
+
+
+def test_a_run_goes_on_after_that_and_on_fewer_ranks(broken: Broken) -> None:
+    last = int(read_metrics(broken.run_dir / "metrics.jsonl")[-1]["step"])
     smaller = ("cluster.num_nodes=1", "cluster.num_learner_ranks=1", "cluster.num_engines=1")
-    done = rlrun("resume", str(run_dir), *smaller, f"grpo.max_num_steps={int(last) + 2}")
+    done = rlrun("resume", str(broken.run_dir), *smaller, f"grpo.max_num_steps={last + 2}")
     assert done.code == 0, done.err
-    assert column(run_dir, "step")[-1] == last + 2
-    assert rlrun("audit", str(run_dir)).code == 0
+    assert column(broken.run_dir, "step")[-1] == last + 2
+    assert rlrun("audit", str(broken.run_dir)).code == 0
 
 
 def test_ray_of_this_machine_ends_with_the_run(tmp_path: Path) -> None:
