@@ -49,7 +49,13 @@ _BY_TOKENS = Absent(
     "Nothing to set: microbatches are cut by tokens; policy.train_micro_batch_tokens is the size"
 )
 _GYM = Absent("Nothing to set: this version has no NeMo Gym environment")
-_VLLM = Absent("Nothing to set: this version generates with transformers alone")
+_PORTS = Absent("Nothing to set: free ports are taken; generation.http.port is the server's")
+_DERIVED = Absent("Nothing to set: rlrun decides it; other engine arguments go to vllm_kwargs")
+_ARGUMENT = Renamed(
+    "generation.vllm_kwargs",
+    "a dict; entries have the names of vLLM's arguments",
+    "generation/vllm",
+)
 _SINKS = Absent("Nothing to set: metrics.jsonl is always written, and logging.tensorboard")
 _ALWAYS = Absent("Nothing to set: this is always done")
 _MODEL_ONLY = Absent("Nothing to set: text models alone are trained")
@@ -204,7 +210,7 @@ _POLICY: dict[str, Target] = {
 }
 
 _GENERATION: dict[str, Target] = {
-    "backend": Chosen("generation", "transformers"),
+    "backend": Chosen("generation", "vllm"),
     "max_new_tokens": Renamed("generation.max_new_tokens"),
     "temperature": Renamed("generation.temperature"),
     "top_p": Renamed("generation.top_p"),
@@ -219,14 +225,32 @@ _GENERATION: dict[str, Target] = {
     "bad_words": Absent(
         "Nothing to set: the learner could not reproduce log-probs of censored samples"
     ),
-    "port_range_low": _VLLM,
-    "port_range_high": _VLLM,
+    "port_range_low": _PORTS,
+    "port_range_high": _PORTS,
     "colocated": _ONE_DEVICE,
-    "refit_transport": _VLLM,
-    "refit_cfg": _VLLM,
-    "vllm_cfg": _VLLM,
-    "vllm_kwargs": _VLLM,
-    "": _VLLM,
+    "refit_transport": Renamed("generation.refit", variant="generation/vllm"),
+    "refit_cfg": _DERIVED,
+    "vllm_cfg.async_engine": Absent("Nothing to set: engines are always asynchronous"),
+    "vllm_cfg.precision": Renamed("policy.precision"),
+    "vllm_cfg.logprobs_mode": _DERIVED,
+    "vllm_cfg.tensor_parallel_size": Renamed(
+        "generation.tensor_parallel_size", variant="generation/vllm"
+    ),
+    "vllm_cfg.max_model_len": Renamed("policy.max_total_sequence_length"),
+    "vllm_cfg.expose_http_server": Renamed("generation.expose_http_server"),
+    "vllm_cfg.http_server_serving_chat_kwargs": Renamed(
+        "generation.http.tool_parser", "and generation.http.reasoning_parser"
+    ),
+    "vllm_cfg.tool_parser_plugin": Renamed("generation.http.tool_parser"),
+    "vllm_cfg.reasoning_parser_plugin": Renamed("generation.http.reasoning_parser"),
+    "vllm_cfg.load_format": _DERIVED,
+    "vllm_cfg.skip_tokenizer_init": _DERIVED,
+    "vllm_cfg.use_tqdm": _DERIVED,
+    "vllm_cfg.enable_vllm_metrics_logger": _SINKS,
+    "vllm_cfg.vllm_metrics_logger_interval": _SINKS,
+    "vllm_cfg": _ARGUMENT,
+    "vllm_kwargs": _ARGUMENT,
+    "": _DERIVED,
 }
 
 _DATASET: dict[str, Target] = {
@@ -283,9 +307,10 @@ _TOP: dict[str, Target] = {
     "cluster.master_port_range_high": _ONE_DEVICE,
     "cluster.segment_size": _ONE_DEVICE,
     "async_rl.sampler": Chosen("batching", "fifo"),
-    "async_rl.rollout_failure.native.generation_timeout_s": Renamed("grpo.rollout_timeout_s"),
+    "async_rl.rollout_failure.native.generation_timeout_s": Renamed("grpo.group_timeout_s"),
     "async_rl.rollout_failure.native.env_timeout_s": Renamed("grpo.rollout_timeout_s"),
     "async_rl.rollout_failure": Renamed("grpo.max_generation_failures"),
+    "async_rl.stall_watchdog": Renamed("grpo.no_progress_timeout_s"),
     "async_rl": _SCHEDULER,
     "data_plane": _SCHEDULER,
     "on_policy_distillation": Absent("Nothing to set: there is no distillation"),

@@ -93,5 +93,7 @@ class TokenLogprobs(nn.Module):
 def _entropy(processed: Tensor) -> Tensor:
     """Entropies [N] of distributions given by logits [N, V], -inf where filtered."""
     logprobs = processed.log_softmax(-1)
+    # In place: this pass has no gradient, and each further copy is as large as all logits.
+    shares = logprobs.exp().mul_(logprobs)
     # A filtered token has probability 0 and log-prob -inf; its share of the entropy is 0.
-    return -torch.where(logprobs.isinf(), 0.0, logprobs.exp() * logprobs).sum(-1)
+    return -shares.masked_fill_(logprobs.isneginf(), 0.0).sum(-1)

@@ -58,9 +58,13 @@ REMEDIES = [
     ("loss_fn.sequence_level_importance_ratios", "loss=gspo"),
     ("grpo.reward_shaping.overlong_buffer_length", "grpo.overlong_shaping.buffer_tokens"),
     ("env.math.num_workers", "env=math"),
-    ("policy.generation.vllm_cfg.async_engine", "transformers alone"),
-    ("policy.generation.anything_else", "transformers alone"),
-    ("async_rl.stall_watchdog.interval_s", "no such parts"),
+    ("policy.generation.vllm_cfg.async_engine", "always asynchronous"),
+    ("policy.generation.vllm_cfg.tensor_parallel_size", "generation.tensor_parallel_size"),
+    ("policy.generation.vllm_cfg.gpu_memory_utilization", "generation.vllm_kwargs"),
+    ("policy.generation.vllm_cfg.expose_http_server", "generation.expose_http_server"),
+    ("policy.generation.vllm_kwargs", "generation.vllm_kwargs"),
+    ("policy.generation.anything_else", "rlrun decides it"),
+    ("async_rl.stall_watchdog.interval_s", "grpo.no_progress_timeout_s"),
     ("checkpointing.metric_name", "checkpointing.metric"),
 ]
 
