@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rlrun.errors import ConfigError
+from rlrun.inputs import read_inputs
 from tests.config.config_problems import QUICK, only_problem
 from tests.conftest import environment
 from tests.e2e.forked import forked as rlrun
+from tests.factories import config
 
 RAY = (QUICK, "cluster=ray")
 
@@ -44,21 +48,17 @@ def test_sizes_that_cannot_be_are_refused(overrides: tuple[str, ...], what: str)
     assert what in str(only_problem((*RAY, *overrides)))
 
 
-def test_without_ray_the_run_says_how_to_get_it(tmp_path: Path) -> None:
-    hidden = "import sys, importlib.util as u; f = u.find_spec; "
-    hidden += "u.find_spec = lambda name, *a: None if name == 'ray' else f(name, *a); "
-    hidden += f"sys.argv = ['rlrun', 'train', *{RAY!r}, 'run_dir={tmp_path / 'run'}']; "
-    hidden += "import rlrun.cli; rlrun.cli.main()"
-    done = subprocess.run(
-        [sys.executable, "-c", hidden], env=environment(), capture_output=True, text=True
+def test_without_ray_the_run_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "ray" else found(name)
     )
-    assert done.returncode == 2
-    assert "pip install 'rlrun[ray]'" in done.stderr
-    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match=r"pip install 'rlrun\[ray\]', or write cluster=local"):
+        read_inputs(config("cluster=ray"), lambda notice: None)
 
 
-def test_nothing_but_cluster_ray_imports_ray() -> None:
-    code = "import sys, rlrun.cluster.ray, rlrun.assemble; sys.exit('ray' in sys.modules)"
+def test_a_configuration_is_read_without_ray_and_torch() -> None:
+    code = "import sys, rlrun.cluster.ray; sys.exit(bool({'ray', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], env=environment()).returncode == 0
 
 
