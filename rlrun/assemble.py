@@ -5,17 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import random
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
-import torch
-from transformers.utils.logging import disable_progress_bar
 
 from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
 from rlrun.checkpoint import Loaded as LoadedCheckpoint
@@ -25,14 +19,10 @@ from rlrun.config.schema import RunConfig
 from rlrun.console import Console
 from rlrun.deadlines import Deadline
 from rlrun.derived import (
-    generator_share,
     is_ordered,
     plan_in_words,
-    recomputes_kv_cache,
     rollout_settings,
-    sampling_of,
     scheduler_settings,
-    thread_counts,
 )
 from rlrun.errors import ConfigError, Interrupted, Problem, RlrunError
 from rlrun.evaluate import Evaluator
@@ -42,10 +32,10 @@ from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver, read_state, restore_buffer, restore_randomness
 from rlrun.grpo.trainer import Parts, Trainer
 from rlrun.inputs import Inputs, read_inputs
-from rlrun.interfaces import Device, Environment, Generator, GeneratorInputs
-from rlrun.learner.learner import Learner
+from rlrun.interfaces import Environment, Generator, RunningCluster
 from rlrun.learner.model import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
+from rlrun.machine import set_up_torch
 from rlrun.prepare import MismatchGuard, Preparation
 from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
@@ -182,38 +172,25 @@ class _Run:
         inputs = self.inputs
         checkpoint = self._checkpoint() if resumed else None
         environment = self.config.env.start()
+        cluster: RunningCluster | None = None
         generator: Generator | None = None
         try:
-            learner = make_learner(self.config)
-            notice = precision_notice(self.config.policy.precision, learner.device)
+            cluster = self.config.cluster.start(self.config, self.run_dir.root)
+            notice = precision_notice(self.config.policy.precision, cluster.learner.device)
             if notice is not None:
                 self.console.notice(notice)
-            generator_inputs = self._generator_inputs(learner)
-            announcement = self.config.generation.announcement(generator_inputs)
-            if announcement:
-                self.console.say([announcement])
-            generator = await self.config.generation.start(generator_inputs)
+            generator = await cluster.start_generator(inputs.renderer, self._say)
             async with self._serving(generator) as server:
-                await self._train(inputs, learner, generator, server, environment, checkpoint)
+                await self._train(inputs, cluster, generator, server, environment, checkpoint)
         finally:
             if generator is not None:
                 await generator.close()
             await environment.close()
+            if cluster is not None:
+                cluster.close()
 
-    def _generator_inputs(self, learner: Learner) -> GeneratorInputs:
-        config = self.config
-        return GeneratorInputs(
-            model=learner.model,
-            weights=learner.weights,
-            policy=config.policy,
-            renderer=self.inputs.renderer,
-            concurrent=config.grpo.concurrent,
-            ordered=is_ordered(config),
-            recompute_kv_cache=recomputes_kv_cache(config),
-            deterministic=config.deterministic,
-            num_threads=thread_counts(config, available_cores())[1],
-            folder=self.run_dir.root,
-        )
+    def _say(self, text: str) -> None:
+        self.console.say([text])
 
     @asynccontextmanager
     async def _serving(self, generator: Generator) -> AsyncIterator[PolicyServer | None]:
@@ -257,7 +234,7 @@ class _Run:
     async def _train(
         self,
         inputs: Inputs,
-        learner: Learner,
+        cluster: RunningCluster,
         generator: Generator,
         server: PolicyServer | None,
         environment: Environment,
@@ -272,11 +249,11 @@ class _Run:
             if checkpoint is not None:
                 state = read_state(checkpoint.path)
                 guard.bad_steps = state["bad_steps"]
-                learner.load(checkpoint.path)
+                cluster.learner.load(checkpoint.path)
                 restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, buffer, decisions.scheduler, inputs.stream)
             parts = self._parts(
-                inputs, learner, generator, server, environment, decisions, metrics, buffer, guard
+                inputs, cluster, generator, server, environment, decisions, metrics, buffer, guard
             )
             trainer = Trainer(parts, self.step)
             self._introduce(inputs)
@@ -308,7 +285,7 @@ class _Run:
     def _parts(
         self,
         inputs: Inputs,
-        learner: Learner,
+        cluster: RunningCluster,
         generator: Generator,
         server: PolicyServer | None,
         environment: Environment,
@@ -335,7 +312,7 @@ class _Run:
             run_dir=self.run_dir,
             rollouts=Rollouts(decisions, collector, config.grpo.no_progress_timeout_s),
             prepare=Preparation(
-                learner=learner,
+                learner=cluster.learner,
                 grpo=config.grpo,
                 advantage=config.advantage,
                 correction=config.correction,
@@ -343,12 +320,12 @@ class _Run:
                 asynchronous=not is_ordered(config),
                 guard=guard,
             ),
-            learner=learner,
+            learner=cluster.learner,
             generator=generator,
             server=server,
             probe=Probe(
                 generator,
-                learner.score,
+                cluster.learner.score,
                 token_ids=inputs.stream.prompt_at(0).token_ids,
                 max_tokens=config.policy.max_total_sequence_length,
                 precision=config.policy.precision,
@@ -356,7 +333,7 @@ class _Run:
             evaluator=make_evaluator(config, inputs, generator, environment),
             saver=Saver(
                 store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),
-                learner=learner,
+                learner=cluster.learner,
                 tokenizer=inputs.renderer.tokenizer,
                 scheduler=decisions.scheduler,
                 stream=inputs.stream,
@@ -374,7 +351,7 @@ class _Run:
             console=self.console,
             stop=self.stop,
             time_limit=TimeLimit(parse_duration(limit) if limit is not None else None),
-            generator_share=generator_share(config, available_cores()),
+            generator_share=cluster.generator_share,
         )
 
     def _introduce(self, inputs: Inputs) -> None:
@@ -400,41 +377,6 @@ class _Run:
                 f"go on: rlrun resume {root} grpo.max_num_steps=N",
             ]
         )
-
-
-def set_up_torch(config: RunConfig) -> None:
-    """Threads, seeds and determinism of this process; one progress bar is enough."""
-    disable_progress_bar()
-    torch.set_num_threads(thread_counts(config, available_cores())[0])
-    torch.manual_seed(config.grpo.seed)
-    # Rewards and environments of users may draw from these.
-    random.seed(config.grpo.seed)
-    np.random.seed(config.grpo.seed % 2**32)
-    # On a GPU some operations (a cumulative sum in top-p sampling) have no deterministic form; the
-    # promise of equal bits is for CPUs, so there torch warns instead of refusing.
-    on_gpu = config.cluster.device is not Device.CPU and torch.cuda.is_available()
-    torch.use_deterministic_algorithms(config.deterministic, warn_only=on_gpu)
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def device_of(config: RunConfig) -> torch.device:
-    """Where the learner computes."""
-    device, available = config.cluster.device, torch.cuda.is_available()
-    if device is Device.CUDA and not available:
-        what = "cluster.device=cuda, and torch sees no GPU"
-        raise ConfigError([Problem("cluster.device", what, "Write cluster.device=auto or cpu")])
-    return torch.device("cuda" if available and device is not Device.CPU else "cpu")
-
-
-def make_learner(config: RunConfig) -> Learner:
-    """Loads the policy."""
-    return Learner(
-        config.policy, config.loss, sampling_of(config, training=True), device_of(config)
-    )
 
 
 def make_evaluator(

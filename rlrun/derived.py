@@ -4,13 +4,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
 from rlrun.grpo.async_ import AsyncGRPO
+from rlrun.interfaces import GeneratorInputs, Weights
 from rlrun.prompts import PromptStream
 from rlrun.rollout import RolloutSettings
 from rlrun.scheduler.settings import OnAgeLimit, SchedulerSettings
 from rlrun.types import Sampling
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from rlrun.renderer import Renderer
 
 
 def longest_prompt(config: RunConfig) -> int:
@@ -129,6 +137,30 @@ def recomputes_kv_cache(config: RunConfig) -> bool:
     """Whether running rollouts are read again by new weights."""
     grpo = config.grpo
     return isinstance(grpo, AsyncGRPO) and grpo.recompute_kv_cache_after_weight_updates
+
+
+def generator_inputs(
+    config: RunConfig,
+    *,
+    model: PreTrainedModel,
+    weights: Weights,
+    renderer: Renderer,
+    num_threads: int,
+    folder: Path,
+) -> GeneratorInputs:
+    """What a generator of the run is started with, wherever it is."""
+    return GeneratorInputs(
+        model=model,
+        weights=weights,
+        policy=config.policy,
+        renderer=renderer,
+        concurrent=config.grpo.concurrent,
+        ordered=is_ordered(config),
+        recompute_kv_cache=recomputes_kv_cache(config),
+        deterministic=config.deterministic,
+        num_threads=num_threads,
+        folder=folder,
+    )
 
 
 def thread_counts(config: RunConfig, available: int) -> tuple[int, int]:

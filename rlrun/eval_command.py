@@ -16,7 +16,6 @@ from typing import Any, TextIO
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
-from rlrun.assemble import available_cores, device_of, set_up_torch
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
 from rlrun.derived import longest_prompt, rollout_settings, sampling_of, thread_counts
@@ -25,6 +24,7 @@ from rlrun.evaluate import Evaluation, Evaluator, accuracy_of
 from rlrun.inputs import read_rows
 from rlrun.interfaces import Generator, GeneratorInputs
 from rlrun.learner.model import saved_tensors
+from rlrun.machine import available_cores, device_of, set_up_torch
 from rlrun.pass_at_k import METHOD, PassAtK, estimates
 from rlrun.prompts import ValidationPrompts, validation_prompts
 from rlrun.records import validation_line, write_lines

@@ -35,6 +35,7 @@ def read_inputs(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
         ConfigError: The model's context is too short, or a package is missing, or
             the HTTP server that is asked for cannot be started.
     """
+    config.cluster.check_installed()
     check_serving(config.generation)
     config.generation.check_installed()
     renderer = Renderer.load(config.policy)

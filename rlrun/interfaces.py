@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from rlrun.config.schema import Policy
+    from rlrun.config.schema import Policy, RunConfig
     from rlrun.grpo.trainer import Trainer
+    from rlrun.learner.handle import LearnerHandle
     from rlrun.renderer import Renderer
 
 SLOTS = ("grpo", "env", "generation", "loss", "advantage", "correction", "batching", "cluster")
@@ -591,3 +592,51 @@ class Cluster(Checked, ABC):
     """Where the learner and the generators run."""
 
     device: Device
+
+    def check_installed(self) -> None:
+        """Called before data or a model is read.
+
+        Raises:
+            ConfigError: A package is missing that the variant needs.
+        """
+
+    @abstractmethod
+    def start(self, config: RunConfig, folder: Path) -> RunningCluster:
+        """Loads the policy where it is to be trained; may take a while.
+
+        Args:
+            config: The run, this being its cluster.
+            folder: The run directory.
+
+        Raises:
+            ConfigError: There is less than the configuration asks for.
+            EnvironmentDown: What is there cannot be had.
+        """
+
+
+class RunningCluster(ABC):
+    """The roles of a run, wherever they are.
+
+    Attributes:
+        learner: Ready to compute.
+        generator_share: Of the machines, that generates where learner and generator work at once.
+    """
+
+    learner: LearnerHandle
+    generator_share: float
+
+    @abstractmethod
+    async def start_generator(self, renderer: Renderer, say: Callable[[str], None]) -> Generator:
+        """Starts what samples; to be closed before the cluster is.
+
+        Args:
+            renderer: Of the policy.
+            say: Told before the start what will be started, if it takes a while.
+
+        Raises:
+            GenerationError: It does not start.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees everything that was started. May be called twice."""

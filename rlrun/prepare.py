@@ -11,7 +11,7 @@ import torch
 
 from rlrun.batch import Batch, Floats, Masked, Sample, collect_samples, mask_where, with_advantages
 from rlrun.interfaces import GRPO, Advantage, Correction, CorrectionInputs
-from rlrun.learner.learner import Learner
+from rlrun.learner.handle import LearnerHandle
 from rlrun.rewards import sequence_error_mask
 from rlrun.types import TrajectoryGroup
 
@@ -54,7 +54,7 @@ class Preparation:
         guard: Counts bad steps.
     """
 
-    learner: Learner
+    learner: LearnerHandle
     grpo: GRPO
     advantage: Advantage
     correction: Correction

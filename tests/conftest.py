@@ -49,7 +49,7 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-SHARED = ("vllm", "async_run", "quickstart_run", "small_run")
+SHARED = ("ray_address", "vllm", "async_run", "quickstart_run", "small_run")
 """Fixtures that take long to make: tests that use one run in the same worker."""
 
 

@@ -196,6 +196,28 @@ def _stale_is_corrected(age: int, enabled: bool | None, allowed: bool) -> str | 
     )
 
 
+def _colocated_takes_turns(age: int, colocated: bool, ranks: int, engines: int) -> str | None:
+    if not colocated:
+        return None
+    what = "cluster.colocated=true lets learner and engines share what they compute on, but with "
+    what += "grpo=async they work at once"
+    places = max(ranks, engines)
+    if places == 1:
+        return what
+    split = f"cluster.num_learner_ranks={places - places // 2} cluster.num_engines={places // 2}"
+    return f"{what}; apart, {split} would fit where they are"
+
+
+def _engine_fits_its_place(num_engines: int, tensor_parallel_size: int, engines: int) -> str | None:
+    if num_engines == tensor_parallel_size == 1:
+        return None
+    return (
+        f"generation.num_engines={num_engines} and generation.tensor_parallel_size="
+        f"{tensor_parallel_size} are for each of cluster.num_engines={engines} Ray actors, which "
+        "has one place, and so one GPU"
+    )
+
+
 def _model_is_no_choice(model: str) -> str | None:
     if (conf_dir() / "policy" / "model" / f"{model}.yaml").is_file() and "/" not in model:
         return f"policy.model={model} is the name of a choice, not of a model"
@@ -322,6 +344,27 @@ RULES: tuple[Rule, ...] = (
         ("checkpointing.checkpoint_must_save_by",),
         _duration_is_readable,
         "Write days, hours, minutes and seconds, such as 00:03:40:00",
+    ),
+    Rule(
+        "colocated_takes_turns",
+        (
+            "grpo.max_trajectory_age_steps",
+            "cluster.colocated",
+            "cluster.num_learner_ranks",
+            "cluster.num_engines",
+        ),
+        _colocated_takes_turns,
+        "Set cluster.colocated=false, or grpo=sync",
+    ),
+    Rule(
+        "engine_fits_its_place",
+        (
+            "generation.num_engines",
+            "generation.tensor_parallel_size",
+            "cluster.num_engines",
+        ),
+        _engine_fits_its_place,
+        "Set both to 1, and cluster.num_engines to the engines that there are to be",
     ),
     Rule(
         "model_is_no_choice",

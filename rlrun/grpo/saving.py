@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 from rlrun.checkpoint import CheckpointStore
 from rlrun.errors import StorageError
 from rlrun.event_log import EventLog
-from rlrun.learner.learner import Learner
+from rlrun.learner.handle import LearnerHandle
 from rlrun.logs import MetricsLogger
 from rlrun.prepare import MismatchGuard
 from rlrun.prompts import PromptStream
@@ -50,7 +50,7 @@ class Saver:
     """
 
     store: CheckpointStore
-    learner: Learner
+    learner: LearnerHandle
     tokenizer: PreTrainedTokenizerBase
     scheduler: Scheduler
     stream: PromptStream

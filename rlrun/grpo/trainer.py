@@ -22,7 +22,7 @@ from rlrun.grpo.saving import Saver
 from rlrun.grpo.step_metrics import age_metrics, batch_metrics, overlap_metrics, speed_metrics
 from rlrun.grpo.token_outcomes import outcomes, token_categories
 from rlrun.interfaces import Generator
-from rlrun.learner.learner import Learner
+from rlrun.learner.handle import LearnerHandle
 from rlrun.logs import MetricsLogger
 from rlrun.prepare import Preparation
 from rlrun.recorder import Recorder
@@ -59,7 +59,7 @@ class Parts:
     run_dir: RunDir
     rollouts: Rollouts
     prepare: Preparation
-    learner: Learner
+    learner: LearnerHandle
     generator: Generator
     server: PolicyServer | None
     probe: Probe

@@ -116,6 +116,15 @@ BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
     "stale_is_corrected": [
         (("grpo=async", "correction.enabled=false"), "as if they were fresh"),
     ],
+    "engine_fits_its_place": [
+        (
+            ("generation=vllm", "cluster=ray", "generation.num_engines=2"),
+            "one place, and so one GPU",
+        ),
+    ],
+    "colocated_takes_turns": [
+        (("grpo=async", "cluster=ray", "cluster.colocated=true"), "they work at once"),
+    ],
 }
 
 

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine as a Ray actor: hosts what the generation slot starts, and takes new weights."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlrun.cluster.ray_runtime import Whereabouts, whereabouts
+from rlrun.config.schema import RunConfig
+from rlrun.derived import generator_inputs
+from rlrun.interfaces import Abandoned, Generator
+from rlrun.learner.model import read_weights, saved_tensors, without_dropout
+from rlrun.machine import set_up_torch
+from rlrun.models import resolve_model
+from rlrun.refit.object_store import Packed, unpack
+from rlrun.refit.shared_memory import load_weights
+from rlrun.renderer import Renderer
+from rlrun.types import Completion, GenerationRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """The answer to a call that was cancelled.
+
+    Attributes:
+        tokens: Sampled for it until then.
+    """
+
+    tokens: int
+
+
+class EngineActor:
+    """Runs as a Ray actor with an event loop.
+
+    It holds a replica of the policy, in which new weights arrive. To the generator inside, the
+    replica is what the learner's network is in one process.
+    """
+
+    def __init__(self, config: RunConfig, index: int, folder: Path, working_directory: str) -> None:
+        """Loads nothing yet; relative paths are those of the process that started the run."""
+        self.config, self.folder = config, folder / "engines" / f"engine_{index}"
+        if os.path.isdir(working_directory):
+            os.chdir(working_directory)
+        self._running: dict[int, asyncio.Task[list[Completion]]] = {}
+        self._cancelled: set[int] = set()
+
+    async def whereabouts(self) -> Whereabouts:
+        """Where this is."""
+        return whereabouts()
+
+    async def start(self) -> bool:
+        """Loads the policy and starts the generator; returns its ``lockstep``."""
+        cluster: Any = self.config.cluster
+        set_up_torch(self.config, cluster.cpus_per_actor)
+        policy = self.config.policy
+        model = read_weights(resolve_model(policy.model), policy.model)
+        without_dropout(model)
+        device = torch.device("cuda" if cluster.gpus_per_node > 0 else "cpu")
+        torch.nn.Module.to(model, device)
+        self.replica = saved_tensors(model)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        inputs = generator_inputs(
+            self.config,
+            model=model,
+            weights=lambda: iter(self.replica.items()),
+            renderer=Renderer.load(policy),
+            num_threads=cluster.cpus_per_actor,
+            folder=self.folder,
+        )
+        self.generator: Generator = await self.config.generation.start(inputs)
+        return self.generator.lockstep
+
+    async def refit(self, version: int, weights: Mapping[str, Packed]) -> None:
+        """Takes new weights, and is done when the next token is sampled from them."""
+        load_weights(self.replica, unpack(weights))
+        await self.generator.refit(version)
+
+    async def generate(
+        self, number: int, requests: Sequence[GenerationRequest]
+    ) -> list[Completion] | Dropped:
+        """See ``Generator.generate``; ``number`` is what ``cancel`` knows the call by."""
+        if number in self._cancelled:
+            self._cancelled.discard(number)
+            return Dropped(0)
+        task = asyncio.create_task(self.generator.generate(requests))
+        self._running[number] = task
+        try:
+            return await task
+        except Abandoned as error:
+            return Dropped(error.tokens)
+        except asyncio.CancelledError:
+            return Dropped(0)
+        finally:
+            del self._running[number]
+
+    async def cancel(self, number: int) -> None:
+        """Gives a call up, which then answers at once; it may even arrive later than this."""
+        task = self._running.get(number)
+        if task is None:
+            self._cancelled.add(number)
+        else:
+            task.cancel()
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """See ``Generator.score``."""
+        return await self.generator.score(token_ids)
+
+    async def release_memory(self) -> None:
+        """See ``Generator.release_memory``."""
+        await self.generator.release_memory()
+
+    async def close(self) -> None:
+        """Ends the generator and what it started."""
+        await self.generator.close()

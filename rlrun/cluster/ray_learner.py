@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The learner over Ray actors: one rank each, and the handle that the run has of all of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+import torch.distributed as dist
+
+from rlrun.batch import Floats, Sample
+from rlrun.cluster.ray_runtime import (
+    LOGS,
+    Runtime,
+    Whereabouts,
+    end_actor,
+    has_died,
+    original,
+    whereabouts,
+)
+from rlrun.config.schema import RunConfig
+from rlrun.derived import sampling_of
+from rlrun.errors import RlrunError, StorageError, TrainingError
+from rlrun.learner.learner import Learner, Logprobs
+from rlrun.learner.sharding import Ranks
+from rlrun.machine import set_up_torch
+from rlrun.refit.object_store import pack
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 10.0
+"""After the first failure of a rank: how long the others may take to fail too. What they say then
+is that they lost a neighbour, and the one to be named may be among them."""
+
+
+class RankActor:
+    """Runs as a Ray actor: one rank. Only the first one answers; the others would say the same."""
+
+    def __init__(self, config: RunConfig, rank: int, folder: Path, working_directory: str) -> None:
+        """Loads nothing yet; relative paths are those of the process that started the run."""
+        self.config, self.rank, self.folder = config, rank, folder
+        if os.path.isdir(working_directory):
+            os.chdir(working_directory)
+
+    def whereabouts(self) -> Whereabouts:
+        """Where this is."""
+        return whereabouts()
+
+    def meeting_point(self) -> str:
+        """Where all ranks can reach the first one, this being it."""
+        address = whereabouts().ip
+        with socket.socket() as free:
+            free.bind((address, 0))
+            return f"tcp://{address}:{free.getsockname()[1]}"
+
+    def load(self, meeting_point: str) -> None:
+        """Meets the other ranks and loads this one's part of the policy.
+
+        Raises:
+            StorageError: The run directory is not there on this machine.
+        """
+        if not self.folder.is_dir():
+            raise StorageError(
+                str(self.folder),
+                f"learner rank {self.rank} ({whereabouts()}) does not see the run directory",
+                "Put run_dir on a file system that all machines share",
+            )
+        cluster: Any = self.config.cluster
+        on_gpu, size = cluster.gpus_per_node > 0, cluster.num_learner_ranks
+        set_up_torch(self.config, cluster.cpus_per_actor)
+        device = torch.device("cuda" if on_gpu else "cpu")
+        ranks = Ranks()
+        if size > 1:
+            dist.init_process_group(
+                "nccl" if on_gpu else "gloo",
+                init_method=meeting_point,
+                rank=self.rank,
+                world_size=size,
+            )
+            ranks = Ranks(dist.device_mesh.init_device_mesh(device.type, (size,)))
+        sampling = sampling_of(self.config, training=True)
+        self.learner = Learner(self.config.policy, self.config.loss, sampling, device, ranks)
+
+    def logprobs(self, samples: Sequence[Sample]) -> Logprobs | None:
+        """See ``Learner.logprobs``."""
+        found = self.learner.logprobs(samples)
+        return found if self.rank == 0 else None
+
+    def ref_logprobs(self, samples: Sequence[Sample]) -> list[Floats] | None:
+        """See ``Learner.ref_logprobs``."""
+        found = self.learner.ref_logprobs(samples)
+        return found if self.rank == 0 else None
+
+    def score(self, token_ids: Sequence[int]) -> list[float] | None:
+        """See ``Learner.score``."""
+        found = self.learner.score(token_ids)
+        return found if self.rank == 0 else None
+
+    def update(self, minibatches: Sequence[Sequence[Sample]], step: int) -> dict[str, float] | None:
+        """See ``Learner.update``."""
+        metrics = self.learner.update(minibatches, step)
+        return metrics if self.rank == 0 else None
+
+    def save(self, folder: Path) -> None:
+        """See ``Learner.save``."""
+        self.learner.save(folder)
+
+    def load_checkpoint(self, folder: Path) -> None:
+        """See ``Learner.load``."""
+        self.learner.load(folder)
+
+    def put_weights(self) -> list[Any]:
+        """The whole weights in the object store: a list of the one reference, not of what it is to.
+
+        Every rank has a part in gathering them; the others return an empty list.
+        """
+        if self.rank == 0:
+            return [ray.put(pack(self.learner.weights()))]
+        for _ in self.learner.weights():
+            pass
+        return []
+
+
+class RayLearner:
+    """All ranks as one learner (see ``LearnerHandle``)."""
+
+    def __init__(self, runtime: Runtime, config: RunConfig, folder: Path) -> None:
+        """Starts the ranks and loads the policy.
+
+        Raises:
+            EnvironmentDown: Ray does not start them.
+            RlrunError: What loading raises.
+        """
+        cluster: Any = config.cluster
+        self.device = torch.device("cuda" if cluster.gpus_per_node > 0 else "cpu")
+        self._has_reference = config.loss.reference_policy_kl_penalty > 0
+        self._lock = threading.Lock()
+        self._folder = folder
+        self._ranks: list[Any] = []
+        try:
+            for rank, seat in enumerate(runtime.plan.ranks):
+                arguments = (config, rank, folder.absolute(), os.getcwd())
+                self._ranks.append(runtime.start_actor(RankActor, seat, *arguments))
+            self.places = [
+                runtime.find(self._name(rank), actor) for rank, actor in enumerate(self._ranks)
+            ]
+            for rank, place in enumerate(self.places):
+                log.info("%s: %s", self._name(rank), place)
+            meeting_point = self._results([self._ranks[0].meeting_point.remote()])[0]
+            self._call("load", meeting_point)
+        except BaseException:
+            self.close()
+            raise
+
+    def logprobs(self, samples: Sequence[Sample]) -> Logprobs:
+        """See ``Learner.logprobs``."""
+        found: Logprobs = self._call("logprobs", ray.put(list(samples)))
+        return found
+
+    def ref_logprobs(self, samples: Sequence[Sample]) -> list[Floats] | None:
+        """See ``Learner.ref_logprobs``."""
+        if not self._has_reference:
+            return None
+        found: list[Floats] = self._call("ref_logprobs", ray.put(list(samples)))
+        return found
+
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        """See ``Learner.score``."""
+        found: list[float] = self._call("score", tuple(token_ids))
+        return found
+
+    def update(self, minibatches: Sequence[Sequence[Sample]], step: int) -> dict[str, float]:
+        """See ``Learner.update``."""
+        metrics: dict[str, float] = self._call("update", ray.put(list(minibatches)), step)
+        return metrics
+
+    def save(self, folder: Path) -> None:
+        """See ``Learner.save``; the first rank writes, wherever it is."""
+        self._call("save", folder.absolute())
+
+    def load(self, folder: Path) -> None:
+        """See ``Learner.load``."""
+        self._call("load_checkpoint", folder.absolute())
+
+    def put_weights(self) -> Any:
+        """A reference to the present weights in the object store, packed.
+
+        It is good as long as the ranks live.
+        """
+        references: list[Any] = self._call("put_weights")
+        return references[0]
+
+    def close(self) -> None:
+        """Ends the ranks. May be called twice."""
+        for actor in self._ranks:
+            end_actor(actor)
+        self._ranks = []
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """The first rank's answer; all ranks do their part."""
+        # Collective operations must meet in the same order on every rank.
+        with self._lock:
+            calls = [getattr(actor, method).remote(*arguments) for actor in self._ranks]
+        return self._results(calls)[0]
+
+    def _results(self, calls: list[Any]) -> list[Any]:
+        """What the calls return, in order.
+
+        Raises:
+            RlrunError: What a rank raised, or TrainingError for one that died.
+        """
+        failures: dict[int, BaseException] = {}
+        results: dict[int, Any] = {}
+        for rank, call in _as_they_end(calls, lambda: GRACE_S if failures else None):
+            try:
+                results[rank] = ray.get(call)
+            except ray.exceptions.RayError as error:
+                failures[rank] = error
+        if failures:
+            raise self._first_cause(failures)
+        return [results[rank] for rank in range(len(calls))]
+
+    def _first_cause(self, failures: dict[int, BaseException]) -> BaseException:
+        """One rank that fails takes the others with it; only the first has something to say."""
+        raised = {
+            rank: original(error)
+            for rank, error in sorted(failures.items())
+            if isinstance(error, ray.exceptions.RayTaskError)
+        }
+        for cause in raised.values():
+            if isinstance(cause, RlrunError):
+                return cause
+        for rank, error in sorted(failures.items()):
+            if has_died(error):
+                log.info("%s", error)
+                return TrainingError(
+                    self._name(rank),
+                    f"its process ({self.places[rank]}) died",
+                    f"rlrun resume {self._folder} goes on from the newest checkpoint; if nobody "
+                    f"killed it, memory is the likely cause. {LOGS}",
+                )
+        return next(iter(raised.values()), next(iter(failures.values())))
+
+    def _name(self, rank: int) -> str:
+        return f"learner rank {rank} of {len(self._ranks)}"
+
+
+def _as_they_end(calls: list[Any], patience: Any) -> Iterator[tuple[int, Any]]:
+    """Index and call, whichever is done first; ends early when patience does.
+
+    Args:
+        calls: References.
+        patience: Asked before each wait; seconds, or None for any time.
+    """
+    number = {call: rank for rank, call in enumerate(calls)}
+    waiting = list(calls)
+    while waiting:
+        done, waiting = ray.wait(waiting, num_returns=1, timeout=patience(), fetch_local=False)
+        if not done:
+            return
+        yield number[done[0]], done[0]

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run asks of its learner, be it in this process or spread over Ray actors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from rlrun.batch import Floats, Sample
+from rlrun.learner.learner import Logprobs
+
+
+class LearnerHandle(Protocol):
+    """``learner.Learner`` is one, and says what each method does; calls block until it is done."""
+
+    @property
+    def device(self) -> torch.device:
+        """What the learner computes on."""
+
+    def logprobs(self, samples: Sequence[Sample]) -> Logprobs:
+        """See ``Learner.logprobs``."""
+
+    def ref_logprobs(self, samples: Sequence[Sample]) -> list[Floats] | None:
+        """See ``Learner.ref_logprobs``."""
+
+    def score(self, token_ids: Sequence[int]) -> list[float]:
+        """See ``Learner.score``."""
+
+    def update(self, minibatches: Sequence[Sequence[Sample]], step: int) -> dict[str, float]:
+        """See ``Learner.update``."""
+
+    def save(self, folder: Path) -> None:
+        """See ``Learner.save``."""
+
+    def load(self, folder: Path) -> None:
+        """See ``Learner.load``."""

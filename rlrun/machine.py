@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this process computes on: cores, device, and torch set up for a run."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import numpy as np
+import torch
+from transformers.utils.logging import disable_progress_bar
+
+from rlrun.config.schema import RunConfig
+from rlrun.derived import thread_counts
+from rlrun.errors import ConfigError, Problem
+from rlrun.interfaces import Device
+
+
+def set_up_torch(config: RunConfig, num_threads: int | None = None) -> None:
+    """Threads, seeds and determinism of this process; one progress bar is enough.
+
+    Args:
+        config: The run.
+        num_threads: For torch; None for the learner's part of this machine.
+    """
+    disable_progress_bar()
+    torch.set_num_threads(num_threads or thread_counts(config, available_cores())[0])
+    torch.manual_seed(config.grpo.seed)
+    # Rewards and environments of users may draw from these.
+    random.seed(config.grpo.seed)
+    np.random.seed(config.grpo.seed % 2**32)
+    # On a GPU some operations (a cumulative sum in top-p sampling) have no deterministic form; the
+    # promise of equal bits is for CPUs, so there torch warns instead of refusing.
+    on_gpu = config.cluster.device is not Device.CPU and torch.cuda.is_available()
+    torch.use_deterministic_algorithms(config.deterministic, warn_only=on_gpu)
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def device_of(config: RunConfig) -> torch.device:
+    """Where this process computes.
+
+    Raises:
+        ConfigError: A GPU is asked for, and there is none.
+    """
+    device, available = config.cluster.device, torch.cuda.is_available()
+    if device is Device.CUDA and not available:
+        what = "cluster.device=cuda, and torch sees no GPU"
+        raise ConfigError([Problem("cluster.device", what, "Write cluster.device=auto or cpu")])
+    return torch.device("cuda" if available and device is not Device.CPU else "cpu")

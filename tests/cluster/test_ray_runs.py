@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole runs on Ray, as a user starts them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rlrun.logs import read_metrics
+from tests.cluster.conftest import SPREAD
+from tests.e2e.forked import Started
+from tests.e2e.forked import forked as rlrun
+from tests.e2e.test_resume import start, wait_for_step
+
+STEPS = 12
+"""Of the quickstart: by then the reward has risen."""
+
+PLAIN = (
+    "+recipe=quickstart",
+    "grpo.val_period=0",
+    "grpo.val_at_start=false",
+    "grpo.val_at_end=false",
+    "checkpointing.metric=null",
+)
+"""The quickstart without validation."""
+
+
+def column(run_dir: Path, name: str) -> list[float]:
+    """A metric by step, from the first one."""
+    return [line[name] for line in read_metrics(run_dir / "metrics.jsonl") if line["step"] > 0]
+
+
+def pids(run_dir: Path, name: str) -> list[int]:
+    """Of all processes that had a role so far, the newest last."""
+    return [
+        int(pid) for pid in re.findall(rf"{name}: pid (\d+)", (run_dir / "log.txt").read_text())
+    ]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(processes: list[int]) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and any(map(is_alive, processes)):
+        time.sleep(0.1)
+    assert not [pid for pid in processes if is_alive(pid)]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A run of two ranks and two engines, of which one engine and then one rank were killed."""
+
+    run_dir: Path
+    code: int | None
+    out: str
+
+
+@pytest.fixture(scope="module")
+def broken(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Broken:
+    run_dir = tmp_path_factory.mktemp("broken") / "run"
+    placed = (*SPREAD, f"cluster.address={ray_address}", "cluster.colocated=true")
+    more = ("checkpointing.save_period=4", "grpo.max_num_steps=1000")
+    process = Started("train", *PLAIN, *placed, *more, f"run_dir={run_dir}")
+    wait_for_step(run_dir, STEPS, process)
+    os.kill(pids(run_dir, "engine 1 of 2")[-1], signal.SIGKILL)
+    step = STEPS + 1
+    while len(pids(run_dir, "engine 1 of 2")) < 2:
+        wait_for_step(run_dir, step, process)
+        step += 1
+    wait_for_step(run_dir, step, process)
+    os.kill(pids(run_dir, "learner rank 1 of 2")[-1], signal.SIGKILL)
+    out, _ = process.communicate(timeout=120)
+    return Broken(run_dir, process.returncode, out)
+
+
+def test_two_ranks_and_two_engines_learn_what_one_process_learns(
+    broken: Broken, tmp_path: Path
+) -> None:
+    local = tmp_path / "local"
+    plain = rlrun("train", *PLAIN, f"grpo.max_num_steps={STEPS}", f"run_dir={local}")
+    assert plain.code == 0, plain.err
+    for name in ("train/loss", "train/grad_norm", "train/reward_mean"):
+        ours, theirs = column(broken.run_dir, name), column(local, name)
+        assert ours[0] == pytest.approx(theirs[0], rel=1e-5, abs=1e-7), name
+    ours = column(broken.run_dir, "train/reward_mean")[:STEPS]
+    theirs = column(local, "train/reward_mean")
+    assert sum(ours[-5:]) / 5 == pytest.approx(sum(theirs[-5:]) / 5, abs=0.05)
+    assert sum(ours[-5:]) / 5 - sum(ours[:5]) / 5 >= 0.15
+
+
+def test_a_killed_rank_ends_the_run_with_one_line_that_names_it(broken: Broken) -> None:
+    assert broken.code == 6, broken.out
+    errors = [line for line in broken.out.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "learner rank 1 of 2: its process (pid" in errors[0]
+    assert "rlrun resume" in errors[0]
+    assert "Traceback" not in broken.out
+    assert "ray::" not in broken.out
+    wait_until_gone(pids(broken.run_dir, "of 2"))
+
+
+def test_a_run_goes_on_after_that_and_on_fewer_ranks(broken: Broken) -> None:
+    last = int(read_metrics(broken.run_dir / "metrics.jsonl")[-1]["step"])
+    smaller = ("cluster.num_nodes=1", "cluster.num_learner_ranks=1", "cluster.num_engines=1")
+    done = rlrun("resume", str(broken.run_dir), *smaller, f"grpo.max_num_steps={last + 2}")
+    assert done.code == 0, done.err
+    assert column(broken.run_dir, "step")[-1] == last + 2
+    assert rlrun("audit", str(broken.run_dir)).code == 0
+
+
+def test_ray_of_this_machine_ends_with_the_run(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = start(run_dir, "cluster=ray", "grpo=async", "grpo.max_num_steps=1000")
+    wait_for_step(run_dir, 2, process)
+    started = descendants(process.pid)
+    names = " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in started)
+    assert "raylet" in names
+    assert "gcs_server" in names
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 143, out
+    wait_until_gone(started)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one."""
+    parents = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parents[int(folder.name)] = int(
+                (folder / "stat").read_text().rpartition(")")[2].split()[1]
+            )
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    found, new = [], [pid]
+    while new:
+        new = [child for child, parent in parents.items() if parent in new]
+        found += new
+    return found

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joining a cluster and getting places in it, or being told why not."""
+
+from __future__ import annotations
+
+import pytest
+import ray
+from ray.util import get_placement_group
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from rlrun.cluster.ray_runtime import Runtime
+from rlrun.errors import ConfigError, EnvironmentDown
+from tests.cluster.conftest import ray_config, settings
+
+
+def test_a_cluster_that_is_too_small_is_refused(ray_address: str) -> None:
+    with pytest.raises(ConfigError, match=r"2 nodes with 3 CPUs.*cluster.num_engines=5"):
+        Runtime(settings(ray_config(ray_address, "cluster.num_engines=9")))
+    assert not ray.is_initialized()
+
+
+def test_places_that_others_have_are_an_error_and_no_wait_without_end(ray_address: str) -> None:
+    ray.init(address=ray_address, namespace="others", log_to_driver=False)
+    assert placement_group([{"CPU": 3}], name="taken", lifetime="detached").wait(30)
+    ray.shutdown()
+    try:
+        with pytest.raises(EnvironmentDown, match="of the whole cluster 3 CPUs"):
+            Runtime(settings(ray_config(ray_address, "cluster.start_timeout_s=1")))
+        assert not ray.is_initialized()
+    finally:
+        ray.init(address=ray_address, namespace="others", log_to_driver=False)
+        remove_placement_group(get_placement_group("taken"))
+        ray.shutdown()
+
+
+@pytest.mark.parametrize("nowhere", ["127.0.0.1:1", "no-such-host.invalid:6379"])
+def test_no_cluster_at_the_address_is_an_error(nowhere: str) -> None:
+    with pytest.raises(EnvironmentDown, match="no Ray cluster is reached"):
+        Runtime(settings(ray_config(nowhere)))
