@@ -172,7 +172,7 @@ def rlrun_times(folder: Path, threads: int) -> list[float]:
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["step"] > 0]
     for line in steps:
-        if line["rollout/response_tokens_mean"] < 0.99 * TOKENS or line["train/skipped_update"]:
+        if line["train/response_tokens_mean"] < 0.99 * TOKENS or line["train/skipped_update"]:
             sys.exit(f"step {line['step']} is not comparable: {line}")
     return [line["time"] for line in steps]
 
