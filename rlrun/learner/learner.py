@@ -158,7 +158,7 @@ class Learner:
         lr = self.policy.optimizer.lr * lr_factor(step, self.policy.scheduler)
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        results = []
+        results: list[dict[str, float]] = []
         for minibatch in minibatches:
             trained = [sample for sample in minibatch if sample.masked is None]
             # Without a gradient, momentum and weight decay alone would move the weights.
