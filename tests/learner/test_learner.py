@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlrun.batch import Masked, Sample
+from rlrun.batch import Floats, Masked, Sample
 from rlrun.errors import TrainingError
 from rlrun.learner.learner import Learner
 
@@ -235,7 +235,7 @@ def test_samples_without_advantage_change_neither_gradient_nor_metrics(
     setting = f"loss.reference_policy_kl_penalty={kl}"
     one, all_backward = make_learner(setting), make_learner(setting)
     logprobs = one.logprobs(samples).logprobs
-    refs = one.ref_logprobs(samples) or [None] * len(samples)
+    refs: Sequence[Floats | None] = one.ref_logprobs(samples) or [None] * len(samples)
     batch = [
         replace(s, prev_logprobs=p, ref_logprobs=r)
         for s, p, r in zip(mixed(samples), logprobs, refs, strict=True)
@@ -250,7 +250,9 @@ def test_samples_without_advantage_change_neither_gradient_nor_metrics(
     for name, value in theirs.items():
         assert ours[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
     pairs = zip(one.model.parameters(), all_backward.model.parameters(), strict=True)
-    assert all(relative(a.grad, b.grad) < 1e-4 for a, b in pairs if a.grad is not None)
+    gradients = [(a.grad, b.grad) for a, b in pairs if a.grad is not None and b.grad is not None]
+    assert gradients
+    assert all(relative(a, b) < 1e-4 for a, b in gradients)
 
 
 @pytest.mark.parametrize("filters", [(), ("generation.top_k=3",), ("generation.top_p=0.5",)])
