@@ -20,7 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlrun.config import load
 from rlrun.derived import sampling_of
-from rlrun.generation.static_batch import StaticBatchSampler
+from rlrun.generation.sampler import Sampler
+from rlrun.generation.static_batch import StaticBatches
 from rlrun.learner.learner import Learner
 from rlrun.logs import read_metrics
 from rlrun.models import SMOLLM2_FOLDER, eos_token_ids, resolve_model
@@ -72,7 +73,7 @@ def ask(folder: Path, question: str, length: int) -> str:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     ids = renderer.prompt_ids([{"role": "user", "content": question}])
     request = GenerationRequest(ids, length, 0, Sampling(0.0))
-    [completion] = StaticBatchSampler(model, renderer, None, None)([request], 0, Event())
+    [completion] = StaticBatches(Sampler(model, renderer, None), None)([request], Event())
     return renderer.decode(completion.token_ids, skip_special=False)
 
 

@@ -17,7 +17,8 @@ import torch
 from transformers import PreTrainedModel
 
 from rlrun.errors import GenerationError
-from rlrun.generation.static_batch import StaticBatchSampler
+from rlrun.generation.sampler import Sampler
+from rlrun.generation.static_batch import StaticBatches
 from rlrun.sampling import process_logits, token_logprobs
 from rlrun.types import Completion, GenerationRequest, Sampling, StopReason
 from tests.generation.conftest import Requests
@@ -123,8 +124,8 @@ def test_a_stop_string_ends_a_completion_where_static_batches_end_it(
 ) -> None:
     sampling = Sampling(0.0, stop=(stop,))
     requests = requests_for(6, 1, sampling)
-    sampler = StaticBatchSampler(vllm.model, vllm.inputs.renderer, None, None)
-    expected = sampler(requests, 0, Event())
+    batches = StaticBatches(Sampler(vllm.model, vllm.inputs.renderer, None), None)
+    expected = batches(requests, Event())
     found = vllm.run(vllm.generator.generate(requests))
     assert [c.token_ids for c in found] == [c.token_ids for c in expected]
     assert [c.stop_reason for c in found] == [c.stop_reason for c in expected]
@@ -143,7 +144,7 @@ def test_a_request_may_use_the_whole_context_and_not_a_token_more(vllm: VLLMSess
 
 def test_scores_are_the_learners(vllm: VLLMSession) -> None:
     sequence = [(7 * i + 3) % 40 + 4 for i in range(CONTEXT)]
-    sampler = StaticBatchSampler(vllm.model, vllm.inputs.renderer, None, None)
+    sampler = Sampler(vllm.model, vllm.inputs.renderer, None)
     for length in (2, 31, 32, 33, 65, CONTEXT):
         scores = vllm.run(vllm.generator.score(sequence[:length]))
         assert scores == pytest.approx(sampler.score(sequence[:length]), abs=1e-4)

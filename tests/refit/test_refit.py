@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlrun.errors import GenerationError, TrainingError
-from rlrun.generation.static_batch import StaticBatchSampler
+from rlrun.generation.sampler import Sampler
 from rlrun.interfaces import Precision
 from rlrun.learner.model import saved_tensors
 from rlrun.refit.probe import Probe
@@ -34,7 +34,7 @@ def change(model: PreTrainedModel, seed: int, scale: float = 0.02) -> None:
 
 
 def probe_of(vllm: VLLMSession, generator: VLLMGenerator | None = None) -> Probe:
-    sampler = StaticBatchSampler(vllm.model, vllm.inputs.renderer, None, None)
+    sampler = Sampler(vllm.model, vllm.inputs.renderer, None)
     return Probe(
         generator or vllm.generator,
         sampler.score,
