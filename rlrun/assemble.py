@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,6 +146,26 @@ def _status(run_dir: RunDir, run: _Run) -> Iterator[None]:
     run_dir.write_status(state, step=run.step, reason=run.ended, exit_code=0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """What runs and has to be closed."""
+
+    cluster: RunningCluster
+    generator: Generator
+    server: PolicyServer | None
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """What a run keeps and a checkpoint restores, weights apart."""
+
+    decisions: Decisions
+    metrics: MetricsLogger
+    buffer: ReplayBuffer
+    guard: MismatchGuard
+
+
 class _Run:
     """One process's part of a run.
 
@@ -181,7 +202,7 @@ class _Run:
                 self.console.notice(notice)
             generator = await cluster.start_generator(inputs.renderer, self._say)
             async with self._serving(generator) as server:
-                await self._train(inputs, cluster, generator, server, environment, checkpoint)
+                await self._train(_Live(cluster, generator, server, environment), checkpoint)
         finally:
             if generator is not None:
                 await generator.close()
@@ -231,32 +252,22 @@ class _Run:
         self.run_dir.supersede(self.step)
         return checkpoint
 
-    async def _train(
-        self,
-        inputs: Inputs,
-        cluster: RunningCluster,
-        generator: Generator,
-        server: PolicyServer | None,
-        environment: Environment,
-        checkpoint: LoadedCheckpoint | None,
-    ) -> None:
+    async def _train(self, live: _Live, checkpoint: LoadedCheckpoint | None) -> None:
+        stream = self.inputs.stream
         with ExitStack() as stack:
-            decisions = self._decisions(inputs.stream, checkpoint)
+            decisions = self._decisions(stream, checkpoint)
             stack.callback(decisions.event_log.close)
             metrics = MetricsLogger(self.run_dir, self.config.logging)
             stack.callback(metrics.close)
-            buffer, guard = ReplayBuffer(), MismatchGuard()
+            books = _Books(decisions, metrics, ReplayBuffer(), MismatchGuard())
             if checkpoint is not None:
                 state = read_state(checkpoint.path)
-                guard.bad_steps = state["bad_steps"]
-                cluster.learner.load(checkpoint.path)
+                books.guard.bad_steps = state["bad_steps"]
+                live.cluster.learner.load(checkpoint.path)
                 restore_randomness(checkpoint.path, state)
-                restore_buffer(checkpoint.path, buffer, decisions.scheduler, inputs.stream)
-            parts = self._parts(
-                inputs, cluster, generator, server, environment, decisions, metrics, buffer, guard
-            )
-            trainer = Trainer(parts, self.step)
-            self._introduce(inputs)
+                restore_buffer(checkpoint.path, books.buffer, decisions.scheduler, stream)
+            trainer = Trainer(self._parts(live, books), self.step)
+            self._introduce(self.inputs)
             try:
                 self.ended = await trainer.run()
             finally:
@@ -282,21 +293,12 @@ class _Run:
         decisions.apply(scheduler.restored_event(lost))
         return decisions
 
-    def _parts(
-        self,
-        inputs: Inputs,
-        cluster: RunningCluster,
-        generator: Generator,
-        server: PolicyServer | None,
-        environment: Environment,
-        decisions: Decisions,
-        metrics: MetricsLogger,
-        buffer: ReplayBuffer,
-        guard: MismatchGuard,
-    ) -> Parts:
-        config = self.config
+    def _parts(self, live: _Live, books: _Books) -> Parts:
+        config, inputs = self.config, self.inputs
+        learner, generator = live.cluster.learner, live.generator
+        decisions, buffer, guard = books.decisions, books.buffer, books.guard
         rollout = Rollout(
-            generator, environment, inputs.renderer, rollout_settings(config, training=True)
+            generator, live.environment, inputs.renderer, rollout_settings(config, training=True)
         )
         collector = Collector(
             rollout,
@@ -312,7 +314,7 @@ class _Run:
             run_dir=self.run_dir,
             rollouts=Rollouts(decisions, collector, config.grpo.no_progress_timeout_s),
             prepare=Preparation(
-                learner=cluster.learner,
+                learner=learner,
                 grpo=config.grpo,
                 advantage=config.advantage,
                 correction=config.correction,
@@ -320,38 +322,38 @@ class _Run:
                 asynchronous=not is_ordered(config),
                 guard=guard,
             ),
-            learner=cluster.learner,
+            learner=learner,
             generator=generator,
-            server=server,
+            server=live.server,
             probe=Probe(
                 generator,
-                cluster.learner.score,
+                learner.score,
                 token_ids=inputs.stream.prompt_at(0).token_ids,
                 max_tokens=config.policy.max_total_sequence_length,
                 precision=config.policy.precision,
             ),
-            evaluator=make_evaluator(config, inputs, generator, environment),
+            evaluator=make_evaluator(config, inputs, generator, live.environment),
             saver=Saver(
                 store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),
-                learner=cluster.learner,
+                learner=learner,
                 tokenizer=inputs.renderer.tokenizer,
                 scheduler=decisions.scheduler,
                 stream=inputs.stream,
                 buffer=buffer,
                 guard=guard,
                 event_log=decisions.event_log,
-                metrics=metrics,
+                metrics=books.metrics,
             ),
             records=Recorder(
                 self.run_dir,
                 config.logging,
                 lambda prompt: inputs.renderer.decode(prompt.token_ids, skip_special=False),
             ),
-            metrics=metrics,
+            metrics=books.metrics,
             console=self.console,
             stop=self.stop,
             time_limit=TimeLimit(parse_duration(limit) if limit is not None else None),
-            generator_share=cluster.generator_share,
+            generator_share=live.cluster.generator_share,
         )
 
     def _introduce(self, inputs: Inputs) -> None:
