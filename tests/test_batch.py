@@ -1,13 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlrun.batch import Batch, Masked, collect_samples, mask_where, with_advantages
-from rlrun.types import Failure, FailureKind, StopReason, TrajectoryGroup
+from rlrun.batch import (
+    Batch,
+    Masked,
+    collect_samples,
+    mask_where,
+    with_advantages,
+    without_stale,
+)
+from rlrun.types import Failure, FailureKind, StopReason, TrajectoryGroup, VersionSpan
 from tests.factories import config, group, prompt, trajectory
 
 CONFIG = config()
@@ -88,3 +97,57 @@ def test_a_failure_is_named() -> None:
     assert (
         collect_samples([TrajectoryGroup(prompt(), (failed,))], CONFIG.grpo, 28)[0].reward is None
     )
+
+
+# --- on_age_limit=mask ----------------------------------------------------------------------------
+
+SPANS = (VersionSpan(2, 3, 5), VersionSpan(3, 5, 6), VersionSpan(5, 6, 9))
+
+
+def aged(**fields: object) -> TrajectoryGroup:
+    """A group whose first sample was sampled by three versions, the second by the last of them."""
+    old = trajectory((8,) * 6, logprobs=[-1.0, -2.0, -3.0, -4.0, -5.0, -6.0], reward=1.0)
+    old = replace(old, weight_versions=SPANS)
+    new = trajectory((8, 9), reward=0.0, sample_index=1, version=5)
+    return TrajectoryGroup(prompt(), (replace(old, **fields), new))
+
+
+def test_tokens_that_are_too_old_leave_the_loss_and_the_reward_stays_in_the_baseline() -> None:
+    first, second = with_advantages(
+        collect_samples([aged()], CONFIG.grpo, 28, mask_before=3), CONFIG.advantage
+    )
+    assert first.trajectory.loss_mask == (False,) * 5 + (True,) * 4
+    assert first.generation_logprobs.tolist() == [-3.0, -4.0, -5.0, -6.0]
+    assert first.trajectory.weight_versions == SPANS[1:]
+    assert (first.stale_tokens, second.stale_tokens) == (2, 0)
+    assert first.masked is None
+    assert first.advantage == pytest.approx(-second.advantage) and first.advantage > 0
+
+
+def test_a_sample_without_a_fresh_token_is_out_of_the_baseline() -> None:
+    gone = aged(weight_versions=(VersionSpan(2, 3, 9),))
+    first, second = with_advantages(
+        collect_samples([gone], CONFIG.grpo, 28, mask_before=3), CONFIG.advantage
+    )
+    assert first.masked is Masked.STALE
+    assert (first.advantage, second.advantage) == (0.0, 0.0)
+
+
+@given(st.integers(0, 8))
+def test_every_sampled_token_is_fresh_or_stale_and_none_fresh_is_too_old(bound: int) -> None:
+    before = aged().trajectories[0]
+    after = without_stale(before, bound)
+    kept = [i for i, trained in enumerate(after.loss_mask) if trained]
+    versions = {i: s.version for s in SPANS for i in range(s.start, s.end)}
+    assert kept == [i for i, version in versions.items() if version >= bound]
+    assert without_stale(before, None) is before
+
+
+def test_the_penalty_for_length_counts_what_was_sampled_not_what_is_fresh() -> None:
+    grpo = config(
+        "grpo.overlong_shaping.enabled=true",
+        "grpo.overlong_shaping.max_response_tokens=6",
+        "grpo.overlong_shaping.buffer_tokens=3",
+    ).grpo
+    masked = collect_samples([aged()], grpo, 28, mask_before=5)
+    assert masked[0].reward == collect_samples([aged()], grpo, 28)[0].reward == 0.0

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,3 +43,13 @@ def test_tokens_are_told_apart_sample_by_sample() -> None:
 def test_every_token_is_counted_once(rewards: list[list[float | None]]) -> None:
     batch = batch_of(rewards)
     assert sum(token_categories(batch).values()) == sum(g.num_sampled for g in batch.groups)
+
+
+def test_stale_tokens_have_a_place_of_their_own() -> None:
+    batch = batch_of([[1.0, 0.0, None]])
+    stale = tuple(replace(sample, stale_tokens=3) for sample in batch.samples)
+    assert token_categories(replace(batch, samples=stale)) == {
+        TokenCategory.TRAINED: 4,
+        TokenCategory.STALE: 6,
+        TokenCategory.ERRORED: 5,
+    }
