@@ -252,13 +252,14 @@ class ProcessGenerator(Generator):
 
     async def _spawn(self, log_file: BinaryIO) -> Process:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        # Its own process group: Ctrl-C is for the run, which then closes this.
+        # Its own process group: Ctrl-C is for the run, which then closes this. (Not process_group=0,
+        # which event loops other than asyncio's own do not know; Ray's actors may run on uvloop.)
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "rlrun.generation.process_child"),
             stdin=PIPE,
             stdout=PIPE,
             stderr=log_file,
-            process_group=0,
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": path},
         )
 
