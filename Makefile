@@ -37,7 +37,7 @@ $(SMOLLM2)/config.json: | $(READY)
 	$(BIN)/python -m rlrun.smollm2 $(SMOLLM2)
 
 test: setup vllm lint types smollm2  ## everything that CI runs
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadgroup
+	$(BIN)/python -m pytest
 
 lint: setup
 	$(BIN)/ruff check --no-cache .

@@ -49,18 +49,6 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
-SHARED = ("ray_address", "vllm", "async_run", "quickstart_run", "small_run")
-"""Fixtures that take long to make: tests that use one run in the same worker."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of one file share a worker, and so do those of one costly fixture."""
-    for item in items:
-        assert isinstance(item, pytest.Function)
-        shared = next((name for name in SHARED if name in item.fixturenames), None)
-        item.add_marker(pytest.mark.xdist_group(shared or str(item.path)))
-
-
 SMALL: Sequence[str] = (
     "+recipe=quickstart",
     "grpo.num_prompts_per_step=4",
