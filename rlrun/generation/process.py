@@ -252,8 +252,8 @@ class ProcessGenerator(Generator):
 
     async def _spawn(self, log_file: BinaryIO) -> Process:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))
-        # Its own process group: Ctrl-C is for the run, which then closes this. (Not process_group=0,
-        # which event loops other than asyncio's own do not know; Ray's actors may run on uvloop.)
+        # Its own process group: Ctrl-C is for the run, which then closes this. Not by
+        # process_group=0, which uvloop does not know, and Ray's actors may run on it.
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "rlrun.generation.process_child"),
             stdin=PIPE,
