@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -37,9 +38,8 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         version=draw(st.integers(0, 100)),
         stop_reason=draw(st.sampled_from(StopReason)),
         failure=Failure(FailureKind.TIMEOUT, draw(st.text())) if failed else None,
-        extracted=draw(st.none() | st.text()),
     )
-    return made
+    return replace(made, extracted=draw(st.none() | st.text()))
 
 
 def prompt_at(position: int) -> Prompt:
