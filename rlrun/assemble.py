@@ -306,7 +306,11 @@ class _Run:
             buffer,
             num_samples=config.grpo.num_generations_per_prompt,
             drop_without_signal=config.grpo.use_dynamic_sampling,
-            deadline=Deadline(config.grpo.group_timeout_s),
+            deadline=Deadline(
+                config.grpo.group_timeout_s,
+                # A lockstep call is a whole step, which one slow answer must not cost.
+                None if generator.lockstep else config.grpo.rollout_timeout_s,
+            ),
         )
         limit = config.checkpointing.checkpoint_must_save_by
         return Parts(

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 LEAST_GROUPS = 20
 """Groups that must have finished before anything is derived from them."""
 
-LEAST_SECONDS = 60.0
 FACTOR = 10.0
 WINDOW = 1000
 
@@ -21,10 +20,13 @@ class Deadline:
 
     Attributes:
         fixed_s: The limit in seconds, or None to derive it: FACTOR times the 99th percentile of
-            the last WINDOW groups, at least LEAST_SECONDS; no limit before LEAST_GROUPS finished.
+            the last WINDOW groups; no limit before LEAST_GROUPS finished.
+        least_s: What is derived is not below it (an environment may take that long by itself);
+            None derives nothing.
     """
 
     fixed_s: float | None
+    least_s: float | None
     _recent: deque[float] = field(default_factory=deque)
     _sorted: list[float] = field(default_factory=list)
 
@@ -40,6 +42,6 @@ class Deadline:
         """Seconds that the next group may take; None is no limit."""
         if self.fixed_s is not None:
             return self.fixed_s
-        if len(self._sorted) < LEAST_GROUPS:
+        if self.least_s is None or len(self._sorted) < LEAST_GROUPS:
             return None
-        return max(LEAST_SECONDS, FACTOR * self._sorted[int(0.99 * (len(self._sorted) - 1))])
+        return max(self.least_s, FACTOR * self._sorted[int(0.99 * (len(self._sorted) - 1))])

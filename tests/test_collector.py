@@ -107,7 +107,7 @@ def collector(
         ReplayBuffer(),
         num_samples=samples,
         drop_without_signal=drop,
-        deadline=Deadline(None),
+        deadline=Deadline(None, None),
     )
 
 

@@ -91,7 +91,9 @@ class RayCluster(Cluster):
 
     def check_installed(self) -> None:
         """See ``Cluster.check_installed``."""
-        if importlib.util.find_spec("ray") is None:
+        # A mere folder of that name, such as Ray's own /tmp/ray seen from /tmp, has no origin.
+        spec = importlib.util.find_spec("ray")
+        if spec is None or spec.origin is None:
             what = "cluster=ray needs the package ray, which is not installed"
             remedy = "pip install 'rlrun[ray]', or write cluster=local"
             raise ConfigError([Problem("cluster", what, remedy, ("cluster",))])

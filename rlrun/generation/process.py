@@ -203,7 +203,12 @@ class ProcessGenerator(Generator):
             if self._child is None or not self._child.alive:
                 self._child = await self._start()
             else:
-                _content(await self._child.ask(self._call("refit", self._newest())))
+                reply = await self._child.ask(self._call("refit", self._newest()))
+                if self._child.alive:
+                    _content(reply)
+                else:
+                    # It died meanwhile; what it had fails, and the next one begins as new.
+                    self._child = await self._start()
 
     async def close(self) -> None:
         """Ends the process."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""generation=transformers: samples with the learner's own network, in this process."""
+"""generation=transformers: samples with the learner's network, or with a copy in a process."""
 
 from __future__ import annotations
 

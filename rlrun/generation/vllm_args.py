@@ -51,7 +51,9 @@ COLOCATED_MEMORY = 0.5
 
 def is_installed() -> bool:
     """Whether there is a vLLM to be imported."""
-    return importlib.util.find_spec("vllm") is not None
+    spec = importlib.util.find_spec("vllm")
+    # A mere folder of that name has no origin.
+    return spec is not None and spec.origin is not None
 
 
 @cache

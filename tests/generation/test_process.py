@@ -127,7 +127,8 @@ def test_faults_and_new_weights(
 
         # Part of the process's life is over; what it had sampled is counted.
         task = asyncio.create_task(generator.generate(many))
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(0)
+        await generator.refit(newest := newest + 1)  # answered after the call was taken in
         task.cancel()
         with pytest.raises(Abandoned) as abandoned:
             await task
@@ -135,7 +136,8 @@ def test_faults_and_new_weights(
 
         assert generator._child is not None
         task = asyncio.create_task(generator.generate(many))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0)
+        await generator.refit(newest := newest + 1)
         os.kill(generator._child.process.pid, signal.SIGKILL)
         with pytest.raises(GenerationError, match="ended with signal 9"):
             await task
