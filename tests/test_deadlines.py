@@ -34,7 +34,7 @@ def test_no_group_of_the_usual_kind_is_given_up(times: list[float]) -> None:
         deadline.took(seconds)
     limit = deadline.limit_s
     assert limit is not None
-    within = sum(seconds <= limit / FACTOR for seconds in times)
+    within = sum(FACTOR * seconds <= limit for seconds in times)
     assert within > int(0.99 * (len(times) - 1)) or limit == LEAST_SECONDS
 
 
