@@ -48,7 +48,7 @@ def record(root: Path, settings: Logging) -> RunDir:
     samples = (sample_of(0, None), sample_of(1, Masked.OVERLONG))
     group = TrajectoryGroup(PROMPT, tuple(sample.trajectory for sample in samples))
     run = RunDir.create(root)
-    recorder = Recorder(run, settings, lambda prompt: f"text of {prompt.prompt_id}")
+    recorder = Recorder(run, settings, lambda one: f"text of {one.input_length} tokens")
     recorder.trained(Batch(3, (group,), samples), {9: 4})
     recorder.validation(2, [group])
     run.close()
