@@ -89,6 +89,7 @@ class AgentRollout:
             ):
                 said = trajectory.token_ids[trajectory.input_length :]
                 response = self.renderer.decode(said)
+                lost += trajectory.lost_tokens
                 return replace(trajectory, response=response, lost_tokens=lost)
             lost += _tokens(trajectory)
 

@@ -264,7 +264,7 @@ class _Run:
             base_urls=(server.base_url,),
             api_key=server.api_key,
             model=server.model,
-            parses_reasoning=self.config.generation.http.reasoning_parser is not None,
+            parses_reasoning=server.parses_reasoning,
             sampled=sampled,
             folder=self.run_dir.root / "gym",
             ray_address=cluster.ray_address,

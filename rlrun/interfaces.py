@@ -375,7 +375,7 @@ class Env(Checked, ABC):
 
     @property
     def announcement(self) -> str:
-        """What is said before an environment is opened, if that may take a while; "" for nothing."""
+        """What is said before ``open``, if that may take a while; "" for nothing."""
         return ""
 
     def scored_needed(self, num_samples: int) -> int:

@@ -64,7 +64,7 @@ def test_values_of_sampled_tokens_lie_at_their_places(tmp_path: Path) -> None:
     assert (first["sample_loss_mask"], second["sample_loss_mask"]) == (1, 0)
     assert second["advantages"] == [0, 0, 0, 0]
     assert (first["reward"], first["unfiltered_reward"], first["target_step"]) == (0.5, 1.0, 4)
-    assert first["agent_ref"] == {"name": "math"} and first["prompt"] == "text of d:0"
+    assert first["agent_ref"] == {"name": "math"} and first["prompt"] == "text of 1 tokens"
     assert [line["sample_index"] for line in read_validation(run.validation_file(2))] == [0, 1]
 
 

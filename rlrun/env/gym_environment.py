@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlrun.env.gym import ROW_FIELD, GymEnv, agent_of
@@ -19,11 +19,11 @@ from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import (
     Abandoned,
     AgentEnvironment,
-    EpisodeOrder,
     Episode,
+    EpisodeOrder,
     PolicyAddress,
 )
-from rlrun.sampled import SampledLog
+from rlrun.sampled import SampledLog, SampledTurn
 from rlrun.types import (
     EnvStep,
     Failure,
@@ -56,9 +56,7 @@ class GymEnvironment(AgentEnvironment):
             EnvironmentDown: They do not become ready in time.
         """
         settings = self._settings
-        self._client = GymClient(
-            settings.max_retries, settings.retry_wait_s, settings.max_body_mib
-        )
+        self._client = GymClient(settings.max_retries, settings.retry_wait_s, settings.max_body_mib)
         if policy is not None:
             self._sampled = policy.sampled
         await self._directory.open(self._client, policy)
@@ -81,31 +79,30 @@ class GymEnvironment(AgentEnvironment):
         row = request_row(order, name)
         self._sampled.expect(order.seed)
         started = time.monotonic()
+        turns: list[SampledTurn] = []
         try:
-            async with self._slots:
-                started = time.monotonic()
-                answer = await self._ask(name, row, order)
-            turns = self._sampled.take(order.seed)
+            try:
+                async with self._slots:
+                    started = time.monotonic()
+                    url = self._directory.agent(name)
+                    answer = await self._connected.post(
+                        f"{url}/run", row, order.timeout_s, order.seed
+                    )
+            finally:
+                turns = self._sampled.take(order.seed)
             result = read_result(answer, row, turns)
-            if len(result.tokens.token_ids) > order.max_total_tokens:
-                text = f"the episode has {len(result.tokens.token_ids)} tokens, more than fit"
-                raise BadResult(FailureKind.ENV_ERROR, text)
+            _check_length(result, order)
         except (RequestFailed, BadResult) as error:
-            turns = self._sampled.take(order.seed)
-            return self._failed(order, name, Failure(error.kind, error.message), partial_tokens(turns))
+            failure = Failure(error.kind, error.message)
+            return self._failed(order, name, failure, turns)
         except asyncio.CancelledError:
-            turns = self._sampled.take(order.seed)
-            raise Abandoned(sum(len(turn.completion.token_ids) for turn in turns)) from None
+            raise Abandoned(_count(turns)) from None
         self._agents.succeeded(name, time.monotonic() - started, result.tokens.turns)
         self._agents.notice_others(name, result.others)
-        return _trajectory(order, name, result)
-
-    async def _ask(self, name: str, row: Mapping[str, Any], order: EpisodeOrder) -> object:
-        url = self._directory.agent(name)
-        return await self._connected.post(f"{url}/run", row, order.timeout_s, order.seed)
+        return _trajectory(order, name, turns, result)
 
     def _failed(
-        self, order: EpisodeOrder, name: str, failure: Failure, tokens: Tokens
+        self, order: EpisodeOrder, name: str, failure: Failure, turns: Sequence[SampledTurn]
     ) -> Trajectory:
         """A trajectory without a reward, with what was sampled for it.
 
@@ -124,7 +121,7 @@ class GymEnvironment(AgentEnvironment):
                 "Logs of servers that the run started are in its gym/ folder; "
                 "env.max_agent_failures says how many failures in a row are borne",
             )
-        return _trajectory(order, name, None, tokens, failure)
+        return _trajectory(order, name, turns, failure=failure)
 
     async def step(self, episode: Episode) -> EnvStep:
         """The verifier's reward for a stored answer, as ``rlrun score`` asks for it."""
@@ -225,16 +222,28 @@ def stored_response(episode: Episode) -> dict[str, Any]:
     return base | {"output": [message]}
 
 
+def _check_length(result: Result, order: EpisodeOrder) -> None:
+    count = len(result.tokens.token_ids)
+    if count > order.max_total_tokens:
+        text = f"the episode has {count} tokens, and {order.max_total_tokens} can be trained"
+        raise BadResult(FailureKind.ENV_ERROR, text)
+
+
+def _count(turns: Sequence[SampledTurn]) -> int:
+    return sum(len(turn.completion.token_ids) for turn in turns)
+
+
 def _trajectory(
     order: EpisodeOrder,
     agent: str,
-    result: Result | None,
-    tokens: Tokens | None = None,
+    turns: Sequence[SampledTurn],
+    result: Result | None = None,
     failure: Failure | None = None,
 ) -> Trajectory:
-    if result is not None:
-        tokens = result.tokens
-    assert tokens is not None, "an episode has a result or failed"
+    """The trajectory of a result, or of what was sampled before a failure."""
+    tokens = partial_tokens(turns) if result is None else result.tokens
+    # Tries of the request before the last one sampled as well.
+    lost = _count(turns) - sum(tokens.loss_mask)
     if not tokens.token_ids:
         prompt = order.prompt.token_ids
         tokens = Tokens(list(prompt), [False] * len(prompt), [0.0] * len(prompt), [], len(prompt))
@@ -255,4 +264,5 @@ def _trajectory(
         agent=agent,
         flagged=result is not None and result.flagged,
         measures={} if result is None else result.measures,
+        lost_tokens=lost,
     )

@@ -283,5 +283,3 @@ def _kind(value: object) -> str:
     if isinstance(value, list):
         return f"a list of {len(value)}"
     return f"{value!r:.60}"
-
-

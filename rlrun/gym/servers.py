@@ -245,7 +245,9 @@ class Servers:
                     for name in self._ended:
                         raise EnvironmentDown("env=gym", self.explain(name), "Its log says why")
                     ready = await asyncio.gather(*(client.is_ready(s.url, PING_S) for s in waiting))
-                    waiting = [s for s, is_ready in zip(waiting, ready, strict=True) if not is_ready]
+                    waiting = [
+                        s for s, is_ready in zip(waiting, ready, strict=True) if not is_ready
+                    ]
                     await asyncio.sleep(POLL_S if waiting else 0)
         except TimeoutError:
             names = ", ".join(server.name for server in waiting)

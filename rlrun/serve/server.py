@@ -149,6 +149,11 @@ class PolicyServer:
         """What clients must know."""
         return self._settings.api_key
 
+    @property
+    def parses_reasoning(self) -> bool:
+        """Whether reasoning is set apart from the answer."""
+        return self._answers.parses_reasoning
+
     async def hold(self) -> None:
         """Before the learner's weights change: waits until nothing samples from them.
 
