@@ -126,7 +126,7 @@ class GymEnvironment(AgentEnvironment):
     async def step(self, episode: Episode) -> EnvStep:
         """The verifier's reward for a stored answer, as ``rlrun score`` asks for it."""
         name = self._agent_of(episode.prompt)
-        url = self._directory.verifier(name)
+        url = self.verifier(name)
         if url is None:
             text = f"nothing is known of the resources server of agent {name}, which would score"
             return EnvStep(failure=Failure(FailureKind.ENV_DOWN, text))
@@ -145,6 +145,10 @@ class GymEnvironment(AgentEnvironment):
             reward=float(answer["reward"]),
             extracted=extracted if isinstance(extracted, str) else None,
         )
+
+    def verifier(self, agent: str) -> str | None:
+        """URL of the resources server behind an agent, where it is known."""
+        return self._directory.verifier(agent)
 
     async def close(self) -> None:
         """Ends connections and the servers that were started. May be called twice."""

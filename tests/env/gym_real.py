@@ -16,6 +16,7 @@ import pytest
 
 from rlrun.agent_rollout import AgentRollout
 from rlrun.env.gym import GymEnv
+from rlrun.env.gym_environment import GymEnvironment
 from rlrun.interfaces import AgentEnvironment, Generator
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
@@ -153,6 +154,13 @@ class RealGym:
             for position, row in enumerate(rows)
         ]
         return self.run(rollout.run(jobs))
+
+    def verifier(self, agent: str) -> str:
+        """URL of the resources server behind an agent."""
+        assert isinstance(self.environment, GymEnvironment)
+        url = self.environment.verifier(agent)
+        assert url is not None
+        return url
 
     def close(self) -> None:
         """Ends everything."""

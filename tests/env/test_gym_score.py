@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rlrun score`` has Gym's verifiers score the rollouts again that the package ships."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlrun.config import load_section
+from rlrun.score import score_file
+from tests.env.gym_real import AGENTS, VENV, RealGym
+
+REPRODUCED = {
+    "example_single_tool_call": 5,
+    "reasoning_gym": 5,
+    # One stored reward of each is of an older grader.
+    "mcqa": 4,
+    "math_with_judge": 4,
+}
+"""Rewards of the five shipped rollouts that the present servers give as stored."""
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def asked(row: dict[str, Any]) -> str:
+    """What tells a row: roles and texts of its input."""
+    given = row["responses_create_params"]["input"]
+    if isinstance(given, str):
+        return given
+    return json.dumps([[message.get("role"), message.get("content")] for message in given])
+
+
+@pytest.mark.timeout(360)
+@pytest.mark.parametrize("server", REPRODUCED)
+def test_shipped_rollouts_are_scored_as_stored(
+    real_gym: RealGym, server: str, tmp_path: Path
+) -> None:
+    (data,) = VENV.glob(f"lib/python*/site-packages/resources_servers/{server}/data")
+    examples = {asked(row): row for row in read(data / "example.jsonl")}
+    stored = read(data / "example_rollouts.jsonl")
+    # Stored rollouts lack fields that verifiers have come to want; the examples have them.
+    rows = [
+        {**examples[asked(row)], "response": row["response"], "id": number}
+        for number, row in enumerate(stored)
+    ]
+    file = tmp_path / "rollouts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    agent = AGENTS[server]
+    url = real_gym.verifier(agent)
+    env = load_section(
+        "env", ["env=gym", f"env.verifiers={{{agent}: '{url}'}}", f"env.default_agent={agent}"]
+    )
+    out = io.StringIO()
+    counts = score_file(file, env, out)
+    assert (counts.rows, counts.failed) == (5, 0), out.getvalue()
+    scored = [json.loads(line)["reward"] for line in out.getvalue().splitlines()]
+    same = [a == row["reward"] for a, row in zip(scored, stored, strict=True)]
+    assert sum(same) == REPRODUCED[server]
