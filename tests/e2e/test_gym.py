@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -14,10 +15,12 @@ from pathlib import Path
 import pytest
 
 from rlrun.audit import audit
+from rlrun.generation.vllm_args import is_installed
 from rlrun.logs import read_metrics
 from rlrun.records import read_trained
 from tests.conftest import environment, rlrun
-from tests.env.gym_real import VENV, need_gym
+from tests.e2e.counter_policy import SERVER, save_policy, write_rows
+from tests.env.gym_real import AGENTS, VENV, need_gym
 
 pytestmark = pytest.mark.timeout(360)
 
@@ -92,27 +95,116 @@ def test_nothing_is_left_behind(sync_run: Path) -> None:
     assert len(list((sync_run / "gym").glob("*.log"))) == 3
 
 
-def test_a_killed_async_run_leaves_no_server_and_goes_on(tmp_path: Path) -> None:
+# --- tools, in-flight refits, and a run that is killed --------------------------------------------
+
+COUNTER = "resources_servers/example_session_state_mgmt/configs/example_session_state_mgmt.yaml"
+
+
+@pytest.fixture(scope="module")
+def counter_flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """A run over several turns: the policy calls a tool of a server that keeps a state."""
     need_gym()
-    run = tmp_path / "run"
-    flags = ("grpo=async", "grpo.max_num_steps=4", "checkpointing.save_period=1")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlrun", "train", *SMALL, *flags, f"run_dir={run}"],
+    folder = tmp_path_factory.mktemp("counter")
+    save_policy(folder / "policy")
+    rows = write_rows(folder / "rows.jsonl", 40)
+    return (
+        *SMALL,
+        "grpo.num_generations_per_prompt=4",
+        f"env.config_paths=[{COUNTER}]",
+        "data=default",
+        f"data.train.source={rows}",
+        f"policy.model={folder / 'policy'}",
+        "policy.max_total_sequence_length=256",
+        "generation.max_new_tokens=100",
+        "generation.http.tool_parser=hermes",
+        "grpo=async",
+        *("grpo.val_period=0", "grpo.val_at_start=false", "grpo.val_at_end=false"),
+        *("checkpointing.metric=null", "checkpointing.save_period=1"),
+    )
+
+
+def check_tool_run(run: Path, steps: int) -> None:
+    """What holds for every run over the counter, however it went."""
+    lines = read_metrics(run / "metrics.jsonl")
+    assert lines[-1]["step"] == steps
+    assert all(line["age/max"] <= 4 for line in lines)
+    assert all(line[f"agent/{AGENTS[SERVER]}/turns_mean"] > 1.5 for line in lines)
+    for line in lines:
+        tokens = {name: count for name, count in line.items() if name.startswith("tokens/")}
+        assert tokens.pop("tokens/generated") == sum(tokens.values())
+    versions = set()
+    for step in range(1, steps + 1):
+        for row in read_trained(run / f"trained/step_{step:06d}.jsonl"):
+            covered = {i for _, a, b in row["weight_versions"] for i in range(a, b)}
+            assert covered == {i for i, own in enumerate(row["token_loss_mask"]) if own}
+            versions |= {version for version, _, _ in row["weight_versions"]}
+            for ours, theirs in zip(row["generation_logprobs"], row["prev_logprobs"], strict=True):
+                # The learner has moved on by a few steps at most.
+                assert ours is not None and theirs is not None and abs(ours - theirs) < 5
+    assert len(versions) > 1
+    assert audit(run).ok
+
+
+def start(*flags: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlrun", "train", *flags],
         env=environment(),
         stdout=subprocess.DEVNULL,
     )
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
     status = run / "status.json"
-    while not (status.exists() and json.loads(status.read_text())["step"] >= 1):
-        assert process.poll() is None, "the run ended before it was killed"
+    while not (status.exists() and json.loads(status.read_text())["step"] >= step):
+        assert process.poll() is None, "the run ended before it got there"
         time.sleep(0.05)
+
+
+def test_a_killed_async_run_leaves_no_server_and_goes_on(
+    counter_flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process = start(*counter_flags, "grpo.max_num_steps=3", f"run_dir={run}")
+    wait_for_step(run, 1, process)
     assert len(processes_of(run)) == 3
     process.send_signal(signal.SIGKILL)
     process.wait()
     wait_for_none(run)
     done = rlrun("resume", str(run), timeout=330)
     assert done.code == 0, done.err
-    lines = read_metrics(run / "metrics.jsonl")
-    assert lines[-1]["step"] == 4
-    assert all(line["age/max"] <= 4 for line in lines[1:])
-    assert audit(run).ok
+    check_tool_run(run, 3)
+    wait_for_none(run)
+
+
+def engines_of(run: Path) -> list[int]:
+    """Processes of vLLM's engines of a run."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            marked = f"RLRUN_ENGINE_LOG={run / 'vllm.log'}".encode()
+            if marked in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(
+    not (is_installed() and importlib.util.find_spec("ray")), reason="needs vLLM and Ray"
+)
+def test_the_whole_combination_survives_a_killed_engine(
+    counter_flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """grpo=async generation=vllm cluster=ray: tools, in-flight refits, an engine that dies."""
+    run = tmp_path / "run"
+    flags = ("generation=vllm", "cluster=ray", "grpo.max_num_steps=3", f"run_dir={run}")
+    process = start(*counter_flags, *flags)
+    wait_for_step(run, 1, process)
+    victims = engines_of(run)
+    assert victims
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    assert process.wait(300) == 0
+    check_tool_run(run, 3)
+    assert "started again" in (run / "log.txt").read_text()
     wait_for_none(run)
