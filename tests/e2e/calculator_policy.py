@@ -99,9 +99,7 @@ def _conversation(
     return ids, [-100] * len(prompt) + call + [-100] * len(result) + answer
 
 
-def fine_tune(
-    model: torch.nn.Module, demonstrations: Demonstrations, steps: int = STEPS
-) -> None:
+def fine_tune(model: torch.nn.Module, demonstrations: Demonstrations, steps: int = STEPS) -> None:
     """Next-token training with a short warm-up and a linear decay."""
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.AdamW(
