@@ -12,7 +12,8 @@ import pytest
 
 from rlrun.config import load_section
 from rlrun.score import score_file
-from tests.env.gym_real import AGENTS, VENV, RealGym
+from tests.conftest import rlrun
+from tests.env.gym_real import AGENTS, VENV, RealGym, need_gym
 
 REPRODUCED = {
     "example_single_tool_call": 5,
@@ -62,3 +63,44 @@ def test_shipped_rollouts_are_scored_as_stored(
     scored = [json.loads(line)["reward"] for line in out.getvalue().splitlines()]
     same = [a == row["reward"] for a, row in zip(scored, stored, strict=True)]
     assert sum(same) == REPRODUCED[server]
+
+
+DOUBLE = {
+    "responses_create_params": {"input": "Double the number."},
+    "verifier_metadata": {"unit_tests": {"inputs": ["2\n", "21\n"], "outputs": ["4\n", "42\n"]}},
+}
+
+
+def ray_processes() -> set[int]:
+    """Ids of Ray's node processes on this machine."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"raylet" in (folder / "cmdline").read_bytes().split(b"\0")[0]:
+                found.add(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.timeout(360)
+def test_code_is_run_by_a_server_on_a_ray_of_its_own_that_ends_with_it(tmp_path: Path) -> None:
+    need_gym()
+    before = ray_processes()
+    answers = ["print(2 * int(input()))", "print(int(input()) + 2)"]
+    rows = [{**DOUBLE, "response": f"```python\n{answer}\n```"} for answer in answers]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = rlrun(
+        "score",
+        str(file),
+        "env=gym",
+        f"env.venv={VENV}",
+        "env.config_paths=[resources_servers/code_gen/configs/code_gen.yaml]",
+        "env.default_agent=code_gen_simple_agent",
+        "env.control_timeout_s=120",
+        timeout=330,
+    )
+    assert done.code == 0, done.err
+    assert [json.loads(line)["reward"] for line in done.out.splitlines()] == [1.0, 0.0]
+    assert ray_processes() <= before
