@@ -15,6 +15,7 @@ from typing import Any
 from rlrun.config import Loaded
 from rlrun.config.schema import RunConfig
 from rlrun.derived import plan_in_words
+from rlrun.env.gym import GymEnv
 from rlrun.errors import DataError, RlrunError
 from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import Environment, Episode
@@ -155,6 +156,8 @@ def _sample(inputs: Inputs, prompt: Prompt) -> str:
 
 async def _rewards(config: RunConfig, prompt: Prompt) -> list[CheckLine]:
     """Rewards of a right and of a wrong answer to a real prompt."""
+    if isinstance(config.env, GymEnv):
+        return await _gym(config.env)
     environment = config.env.start()
     try:
         answer = prompt.row.answer
@@ -163,6 +166,17 @@ async def _rewards(config: RunConfig, prompt: Prompt) -> list[CheckLine]:
     finally:
         await environment.close()
     return [_judge(right, wrong, answer)]
+
+
+async def _gym(env: GymEnv) -> list[CheckLine]:
+    """Whether agents answer, or could be started."""
+    from rlrun.env.gym_check import look_at
+
+    verdicts = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.UNVERIFIED}
+    return [
+        CheckLine(one.name, verdicts[one.ok], one.detail, one.remedy, 4 if one.ok is False else 0)
+        for one in await look_at(env)
+    ]
 
 
 async def _score(environment: Environment, prompt: Prompt, response: str) -> EnvStep:

@@ -48,7 +48,7 @@ _HUGGING_FACE = Absent(
 _BY_TOKENS = Absent(
     "Nothing to set: microbatches are cut by tokens; policy.train_micro_batch_tokens is the size"
 )
-_GYM = Absent("Nothing to set: this version has no NeMo Gym environment")
+_GYM = Absent("Nothing to set: env=gym has no penalties of its own; a verifier can give them")
 _PORTS = Absent("Nothing to set: free ports are taken; generation.http.port is the server's")
 _DERIVED = Absent("Nothing to set: rlrun decides it; other engine arguments go to vllm_kwargs")
 _ARGUMENT = Renamed(
@@ -279,10 +279,10 @@ _DATA: dict[str, Target] = {
 
 _TOP: dict[str, Target] = {
     "env.math": Chosen("env", "math"),
-    "env.should_use_nemo_gym": _GYM,
-    "env.should_log_nemo_gym_responses": _GYM,
-    "env.should_mask_flagged_samples": _GYM,
-    "env.nemo_gym": _GYM,
+    "env.should_use_nemo_gym": Chosen("env", "gym"),
+    "env.should_log_nemo_gym_responses": Renamed("logging.trained", "true or false"),
+    "env.should_mask_flagged_samples": Absent("Nothing to set: flagged samples are not trained"),
+    "env.nemo_gym": Renamed("env.config_paths", "and env.config_overrides", "env/gym"),
     "reward_penalties": _GYM,
     "logger.log_dir": Renamed("run_dir"),
     "logger.tensorboard_enabled": Renamed("logging.tensorboard"),

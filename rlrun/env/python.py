@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``env=python``: a user's own environment class, or a reward function, by import path.
 
+The class derives from Environment, or from Dialogue, which is less to write (dialogue.py).
+
 A reward function is ``fn(response: str, answer: str, **row) -> float | dict[str, float]``, plain or
 async. It gets the text of the last turn, the row's reference answer, and the row's further fields
 that its signature names. A dict gives named parts; the reward is its entry "reward" if there is
@@ -11,18 +13,20 @@ sample is masked), never a reward of 0.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import logging
 import math
-import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from rlrun.env.dialogue import Dialogue, DialogueEnvironment
+from rlrun.env.threads import in_thread
 from rlrun.env.user_code import Unresolved, resolve
 from rlrun.errors import EnvironmentDown
-from rlrun.interfaces import Env, Environment, Episode, component, setting
+from rlrun.interfaces import Env, Environment, Episode, PolicyAddress, component, setting
 from rlrun.types import EnvStep, Failure, FailureKind, Row
 
 logger = logging.getLogger(__name__)
@@ -62,7 +66,7 @@ class PythonEnv(Env):
         except Unresolved as problem:
             yield ((key,), problem.what, problem.remedy)
 
-    def _resolve(self) -> type[Environment] | RewardFunction:
+    def _resolve(self) -> type[Environment] | type[Dialogue] | RewardFunction:
         if self.reward_function is not None:
             return _reward_function(self.reward_function)
         return _environment_class(self.environment or "")
@@ -84,25 +88,31 @@ class PythonEnv(Env):
         if not isinstance(found, type):
             return RewardFunctionEnvironment(found, self.timeout_s, self.num_threads)
         try:
-            inner = found(**self.options)
+            # Of a dialogue every episode makes one; the first shows whether that works.
+            made = found(**self.options)
         except BaseException as problem:
             raise EnvironmentDown(
                 "env.environment",
                 f"{self.environment} cannot be constructed: {_told(problem)}",
                 "Check env.options against the constructor",
             ) from problem
-        return UserEnvironment(inner, self.timeout_s)
+        if isinstance(made, Environment):
+            return UserEnvironment(made, self.timeout_s)
+        make = functools.partial(found, **self.options)
+        return UserEnvironment(DialogueEnvironment(make), self.timeout_s)
 
 
-def _environment_class(path: str) -> type[Environment]:
+def _environment_class(path: str) -> type[Environment] | type[Dialogue]:
     found = resolve(path)
-    if not isinstance(found, type) or not issubclass(found, Environment):
+    if not isinstance(found, type) or not issubclass(found, Environment | Dialogue):
         raise Unresolved(
-            f"{path} is {found!r}, not a subclass of rlrun.interfaces.Environment",
-            "Derive the class from rlrun.interfaces.Environment",
+            f"{path} is {found!r}, not a subclass of rlrun.interfaces.Environment or "
+            "rlrun.env.dialogue.Dialogue",
+            "Derive the class from one of them",
         )
     if inspect.isabstract(found):
-        raise Unresolved(f"{path} leaves abstract methods open", "Define step and close")
+        methods = "act" if issubclass(found, Dialogue) else "step and close"
+        raise Unresolved(f"{path} leaves abstract methods open", f"Define {methods}")
     return found
 
 
@@ -152,6 +162,20 @@ class UserEnvironment(Environment):
 
     def __init__(self, inner: Environment, timeout_s: float) -> None:
         self._inner, self._timeout_s = inner, timeout_s
+
+    async def open(self, policy: PolicyAddress | None) -> None:
+        """Opens the user's environment.
+
+        Raises:
+            EnvironmentDown: It could not be opened.
+        """
+        try:
+            await self._inner.open(policy)
+        except BaseException as problem:
+            if _is_cancellation(problem):
+                raise
+            what = f"the environment cannot be opened: {_told(problem)}"
+            raise EnvironmentDown("env.environment", what, "Check its open()") from problem
 
     async def step(self, episode: Episode) -> EnvStep:
         """The user's step, or a failure in its place."""
@@ -230,7 +254,7 @@ class RewardFunctionEnvironment(Environment):
         async with self._slots:
             try:
                 async with asyncio.timeout(self._timeout_s) as limit:
-                    result = call() if self._is_async else await _in_thread(call)
+                    result = call() if self._is_async else await in_thread(call)
                     if isinstance(result, Awaitable):
                         result = await result
             except BaseException as problem:  # noqa: BLE001 - user code
@@ -244,35 +268,6 @@ class RewardFunctionEnvironment(Environment):
 
     async def close(self) -> None:
         """Nothing to end."""
-
-
-async def _in_thread(call: Callable[[], object]) -> object:
-    """The result of a blocking call.
-
-    The pools of asyncio would wait for a call that never ends when the program ends; a daemon
-    thread does not.
-    """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
-
-    def deliver(outcome: tuple[object, BaseException | None]) -> None:
-        if not done.done():
-            done.set_result(outcome)
-
-    def work() -> None:
-        outcome: tuple[object, BaseException | None]
-        try:
-            outcome = (call(), None)
-        except BaseException as problem:  # noqa: BLE001 - raised again by the caller
-            outcome = (None, problem)
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(deliver, outcome)
-
-    threading.Thread(target=work, name="reward function", daemon=True).start()
-    result, problem = await done
-    if problem is not None:
-        raise problem
-    return result
 
 
 def _scored(result: object) -> EnvStep:

@@ -112,6 +112,12 @@ BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
             ("-1:00:00:00", "DD:HH:MM:SS"),
         ]
     ],
+    "agents_find_the_policy": [
+        (
+            ("env=gym", "env.agents={a: 'http://h'}", "generation.expose_http_server=false"),
+            "agents could not ask the policy",
+        ),
+    ],
     "model_is_no_choice": [(("policy.model=tiny",), "name of a choice")],
     "stale_is_corrected": [
         (("grpo=async", "correction.enabled=false"), "as if they were fresh"),

@@ -99,15 +99,15 @@ def _conversation(
     return ids, [-100] * len(prompt) + call + [-100] * len(result) + answer
 
 
-def fine_tune(model: torch.nn.Module, demonstrations: Demonstrations) -> None:
+def fine_tune(model: torch.nn.Module, demonstrations: Demonstrations, steps: int = STEPS) -> None:
     """Next-token training with a short warm-up and a linear decay."""
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.0
     )
-    for step in range(1, STEPS + 1):
+    for step in range(1, steps + 1):
         for group in optimizer.param_groups:
-            group["lr"] = PEAK_LR * min(step / 20, 1.05 - step / STEPS, 1.0)
+            group["lr"] = PEAK_LR * min(step / 20, 1.05 - step / steps, 1.0)
         rows = torch.randint(0, len(demonstrations.tokens), (BATCH_SIZE,), generator=generator)
         targets = demonstrations.targets[rows]
         width = int((targets != -100).any(0).nonzero().max()) + 1

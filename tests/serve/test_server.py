@@ -113,6 +113,7 @@ def test_the_address_file_is_for_the_owner_alone(renderer: Renderer, tmp_path: P
             "base_urls": [served.server.base_url],
             "api_key": served.key,
             "model": "short",
+            "parses_reasoning": False,
         }
 
     check(renderer, work, "generation.http.served_model_name=short")

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Gym costs: one task trained through its servers and with a reward function of our own.
+
+``python scripts/bench_gym.py [--prompts N] [--steps N] [--venv FOLDER] [OVERRIDE ...]``, after
+``rlrun gym setup``, on idle cores. Both runs have the same model, rows, sizes and sampling, and
+take turns in every round; overrides go to both. Told are the medians over steps, the first one left
+out, of generated tokens per second, and the latency of a turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from rlrun.logs import read_metrics
+
+ROUNDS = 2
+RATE = "perf/generated_tokens_per_s"
+LATENCY = "agent/string_match_simple_agent/turn_seconds"
+
+log = logging.getLogger("bench_gym")
+
+
+def run(variant: str, arguments: argparse.Namespace, folder: Path) -> list[dict[str, float]]:
+    """Metrics of a run's steps but the first."""
+    recipe = "gym_quickstart" if variant == "env=gym" else "quickstart"
+    own = ["env=gym", f"env.venv={arguments.venv}"] if variant == "env=gym" else ["env=python"]
+    if variant == "env=python":
+        own.append("env.reward_function=rlrun.env.last_number:reward")
+    command = [
+        *(sys.executable, "-m", "rlrun", "train", f"+recipe={recipe}", f"run_dir={folder}"),
+        *own,
+        f"grpo.num_prompts_per_step={arguments.prompts}",
+        f"grpo.max_num_steps={arguments.steps}",
+        *("grpo.val_period=0", "grpo.val_at_start=false", "grpo.val_at_end=false"),
+        *("checkpointing.enabled=false", "checkpointing.metric=null"),
+        *arguments.overrides,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{variant}: {done.stderr}")
+    return read_metrics(folder / "metrics.jsonl")[1:]
+
+
+def main() -> None:
+    """Measures and tells."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--prompts", type=int, default=32, help="prompts per step, 8 samples each")
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--venv", type=Path, default=Path(".gym-venv"))
+    parser.add_argument("overrides", nargs="*")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    rates: dict[str, list[float]] = {"env=gym": [], "env=python": []}
+    latencies: list[float] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for number in range(ROUNDS):
+            for variant, found in rates.items():
+                lines = run(variant, arguments, Path(scratch) / f"{variant}-{number}")
+                found += [line[RATE] for line in lines]
+                latencies += [line[LATENCY] for line in lines if LATENCY in line]
+    medians = {variant: statistics.median(found) for variant, found in rates.items()}
+    for variant, median in medians.items():
+        log.info("%-10s %8.0f generated tokens/s", variant, median)
+    log.info("share of env=python: %.0f %%", 100 * medians["env=gym"] / medians["env=python"])
+    log.info("seconds per turn, queueing included: %.3f", statistics.median(latencies))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``+recipe=gym_quickstart`` as a user runs it: it learns, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rlrun.audit import audit
+from rlrun.generation.vllm_args import is_installed
+from rlrun.logs import read_metrics
+from rlrun.records import read_trained
+from tests.conftest import environment, rlrun
+from tests.e2e.counter_policy import SERVER, save_policy, write_rows
+from tests.env.gym_real import AGENTS, VENV, need_gym
+
+pytestmark = pytest.mark.timeout(360)
+
+AGENT = "string_match_simple_agent"
+SMALL = (
+    "+recipe=gym_quickstart",
+    f"env.venv={VENV}",
+    "env.start_timeout_s=240",
+    "grpo.num_prompts_per_step=8",
+    "grpo.num_generations_per_prompt=8",
+    "grpo.max_val_samples=32",
+    "num_threads=1",
+)
+
+
+def processes_of(run: Path) -> list[int]:
+    """Processes that write a log in the run's gym folder, by what they have open."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            opened = [os.readlink(fd) for fd in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        if any(name.startswith(str(run / "gym")) for name in opened):
+            found.append(int(process.name))
+    return found
+
+
+def wait_for_none(run: Path) -> None:
+    deadline = time.monotonic() + 60
+    while processes_of(run):
+        assert time.monotonic() < deadline, f"left behind: {processes_of(run)}"
+        time.sleep(0.1)
+
+
+@pytest.fixture(scope="module")
+def sync_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    need_gym()
+    run = tmp_path_factory.mktemp("gym") / "run"
+    done = rlrun("train", *SMALL, "grpo.max_num_steps=6", f"run_dir={run}", timeout=330)
+    assert done.code == 0, done.err
+    return run
+
+
+def test_the_reward_of_real_servers_rises(sync_run: Path) -> None:
+    lines = read_metrics(sync_run / "metrics.jsonl")
+    accuracy = [line["validation/accuracy"] for line in lines if "validation/accuracy" in line]
+    rewards = [line["train/reward_mean"] for line in lines[1:]]
+    assert accuracy[-1] > accuracy[0]
+    assert sum(rewards[-2:]) / 2 - sum(rewards[:2]) / 2 > 0.05
+    for line in lines[1:]:
+        assert line["rollout/failed_samples"] == 0 and line["age/max"] == 0
+        assert line[f"agent/{AGENT}/samples"] == 64
+        assert line[f"agent/{AGENT}/turns_mean"] == 1
+        tokens = {name: count for name, count in line.items() if name.startswith("tokens/")}
+        assert tokens.pop("tokens/generated") == sum(tokens.values())
+    assert audit(sync_run).ok
+
+
+def test_rows_say_agent_text_and_log_probs_of_the_learner(sync_run: Path) -> None:
+    rows = list(read_trained(sync_run / "trained/step_000001.jsonl"))
+    assert len(rows) == 64
+    for row in rows:
+        assert row["agent_ref"]["name"] == AGENT
+        assert row["response"] and "What is" in row["prompt"]
+        for ours, theirs in zip(row["generation_logprobs"], row["prev_logprobs"], strict=True):
+            assert ours is not None and theirs is not None and abs(ours - theirs) < 1e-3
+
+
+def test_nothing_is_left_behind(sync_run: Path) -> None:
+    wait_for_none(sync_run)
+    assert len(list((sync_run / "gym").glob("*.log"))) == 3
+
+
+# --- tools, in-flight refits, and a run that is killed --------------------------------------------
+
+COUNTER = "resources_servers/example_session_state_mgmt/configs/example_session_state_mgmt.yaml"
+
+
+@pytest.fixture(scope="module")
+def counter_flags(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """A run over several turns: the policy calls a tool of a server that keeps a state."""
+    need_gym()
+    folder = tmp_path_factory.mktemp("counter")
+    save_policy(folder / "policy")
+    rows = write_rows(folder / "rows.jsonl", 40)
+    return (
+        *SMALL,
+        "grpo.num_generations_per_prompt=4",
+        f"env.config_paths=[{COUNTER}]",
+        "data=default",
+        f"data.train.source={rows}",
+        f"policy.model={folder / 'policy'}",
+        "policy.max_total_sequence_length=256",
+        "generation.max_new_tokens=100",
+        "generation.http.tool_parser=hermes",
+        "grpo=async",
+        *("grpo.val_period=0", "grpo.val_at_start=false", "grpo.val_at_end=false"),
+        *("checkpointing.metric=null", "checkpointing.save_period=1"),
+    )
+
+
+def check_tool_run(run: Path, steps: int) -> None:
+    """What holds for every run over the counter, however it went."""
+    lines = read_metrics(run / "metrics.jsonl")
+    assert lines[-1]["step"] == steps
+    assert all(line["age/max"] <= 4 for line in lines)
+    assert all(line[f"agent/{AGENTS[SERVER]}/turns_mean"] > 1.5 for line in lines)
+    for line in lines:
+        tokens = {name: count for name, count in line.items() if name.startswith("tokens/")}
+        assert tokens.pop("tokens/generated") == sum(tokens.values())
+    versions = set()
+    for step in range(1, steps + 1):
+        for row in read_trained(run / f"trained/step_{step:06d}.jsonl"):
+            covered = {i for _, a, b in row["weight_versions"] for i in range(a, b)}
+            assert covered == {i for i, own in enumerate(row["token_loss_mask"]) if own}
+            versions |= {version for version, _, _ in row["weight_versions"]}
+            for ours, theirs in zip(row["generation_logprobs"], row["prev_logprobs"], strict=True):
+                # The learner has moved on by a few steps at most.
+                assert ours is not None and theirs is not None and abs(ours - theirs) < 5
+    assert len(versions) > 1
+    assert audit(run).ok
+
+
+def start(*flags: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "rlrun", "train", *flags],
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
+    status = run / "status.json"
+    while not (status.exists() and json.loads(status.read_text())["step"] >= step):
+        assert process.poll() is None, "the run ended before it got there"
+        time.sleep(0.05)
+
+
+def test_a_killed_async_run_leaves_no_server_and_goes_on(
+    counter_flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    process = start(*counter_flags, "grpo.max_num_steps=3", f"run_dir={run}")
+    try:
+        wait_for_step(run, 1, process)
+        assert len(processes_of(run)) == 3
+    finally:
+        process.kill()
+        process.wait()
+    wait_for_none(run)
+    done = rlrun("resume", str(run), timeout=330)
+    assert done.code == 0, done.err
+    check_tool_run(run, 3)
+    wait_for_none(run)
+
+
+def engines_of(run: Path) -> list[int]:
+    """Processes of the Ray actors that hold an engine, as the run has told so far."""
+    told = (run / "log.txt").read_text()
+    return [int(pid) for pid in re.findall(r"engine \d+ of \d+: pid (\d+)", told)]
+
+
+@pytest.mark.skipif(
+    not (is_installed() and importlib.util.find_spec("ray")), reason="needs vLLM and Ray"
+)
+def test_the_whole_combination_survives_a_killed_engine(
+    counter_flags: tuple[str, ...], tmp_path: Path
+) -> None:
+    """grpo=async generation=vllm cluster=ray: tools, in-flight refits, an engine that dies."""
+    run = tmp_path / "run"
+    flags = ("generation=vllm", "cluster=ray", "grpo.max_num_steps=6", f"run_dir={run}")
+    process = start(*counter_flags, *flags)
+    try:
+        wait_for_step(run, 1, process)
+        (victim,) = engines_of(run)
+        os.kill(victim, signal.SIGKILL)
+        assert process.wait(300) == 0
+    finally:
+        process.kill()
+        process.wait()
+    check_tool_run(run, 6)
+    assert len(engines_of(run)) == 2, "another engine took its place"
+    wait_for_none(run)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rlrun score`` has Gym's verifiers score the rollouts again that the package ships."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlrun.config import load_section
+from rlrun.score import score_file
+from tests.conftest import rlrun
+from tests.env.gym_real import AGENTS, VENV, RealGym, need_gym
+
+REPRODUCED = {
+    "example_single_tool_call": 5,
+    "reasoning_gym": 5,
+    # One stored reward of each is of an older grader.
+    "mcqa": 4,
+    "math_with_judge": 4,
+}
+"""Rewards of the five shipped rollouts that the present servers give as stored."""
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def asked(row: dict[str, Any]) -> str:
+    """What tells a row: roles and texts of its input."""
+    given = row["responses_create_params"]["input"]
+    if isinstance(given, str):
+        return given
+    return json.dumps([[message.get("role"), message.get("content")] for message in given])
+
+
+@pytest.mark.timeout(360)
+@pytest.mark.parametrize("server", REPRODUCED)
+def test_shipped_rollouts_are_scored_as_stored(
+    real_gym: RealGym, server: str, tmp_path: Path
+) -> None:
+    (data,) = VENV.glob(f"lib/python*/site-packages/resources_servers/{server}/data")
+    examples = {asked(row): row for row in read(data / "example.jsonl")}
+    stored = read(data / "example_rollouts.jsonl")
+    # Stored rollouts lack fields that verifiers have come to want; the examples have them.
+    rows = [
+        {**examples[asked(row)], "response": row["response"], "id": number}
+        for number, row in enumerate(stored)
+    ]
+    file = tmp_path / "rollouts.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    agent = AGENTS[server]
+    url = real_gym.verifier(agent)
+    env = load_section(
+        "env", ["env=gym", f"env.verifiers={{{agent}: '{url}'}}", f"env.default_agent={agent}"]
+    )
+    out = io.StringIO()
+    counts = score_file(file, env, out)
+    assert (counts.rows, counts.failed) == (5, 0), out.getvalue()
+    scored = [json.loads(line)["reward"] for line in out.getvalue().splitlines()]
+    same = [a == row["reward"] for a, row in zip(scored, stored, strict=True)]
+    assert sum(same) == REPRODUCED[server]
+
+
+DOUBLE = {
+    "responses_create_params": {"input": "Double the number."},
+    "verifier_metadata": {"unit_tests": {"inputs": ["2\n", "21\n"], "outputs": ["4\n", "42\n"]}},
+}
+
+
+def ray_processes() -> set[int]:
+    """Ids of Ray's node processes on this machine."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"raylet" in (folder / "cmdline").read_bytes().split(b"\0")[0]:
+                found.add(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.timeout(360)
+def test_code_is_run_by_a_server_on_a_ray_of_its_own_that_ends_with_it(tmp_path: Path) -> None:
+    need_gym()
+    before = ray_processes()
+    answers = ["print(2 * int(input()))", "print(int(input()) + 2)"]
+    rows = [{**DOUBLE, "response": f"```python\n{answer}\n```"} for answer in answers]
+    file = tmp_path / "answers.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = rlrun(
+        "score",
+        str(file),
+        "env=gym",
+        f"env.venv={VENV}",
+        "env.config_paths=[resources_servers/code_gen/configs/code_gen.yaml]",
+        "env.default_agent=code_gen_simple_agent",
+        "env.control_timeout_s=120",
+        timeout=330,
+    )
+    assert done.code == 0, done.err
+    assert [json.loads(line)["reward"] for line in done.out.splitlines()] == [1.0, 0.0]
+    assert ray_processes() <= before
