@@ -21,7 +21,7 @@ from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.logs import read_metrics
 from rlrun.records import TrainedLine, read_trained
 from rlrun.run_dir import RunDir
-from rlrun.status import RunState
+from rlrun.run_state import state_in_words
 from rlrun.terminal import SteadyConsole, plain_console, sparkline, visible
 
 
@@ -125,7 +125,7 @@ _KEYS: Mapping[Sort, Callable[[TrainedLine], float]] = {
 
 def _print_summary(console: SteadyConsole, run_dir: RunDir, file: TextIO) -> None:
     lines = read_metrics(run_dir.metrics) if run_dir.metrics.exists() else []
-    console.tell(f"{run_dir.root}: {_state(run_dir)}", "bold")
+    console.tell(f"{run_dir.root}: {state_in_words(run_dir)}", "bold")
     table = Table(box=None, pad_edge=False, show_edge=False)
     for title in ("metric", "first", "last", "mean of last 10", "over the steps"):
         table.add_column(title, overflow="fold")
@@ -137,17 +137,6 @@ def _print_summary(console: SteadyConsole, run_dir: RunDir, file: TextIO) -> Non
             table.add_row(title, *map(_number, numbers), sparkline(values, file, _SPARKLINE))
     if table.row_count:
         console.print(table)
-
-
-def _state(run_dir: RunDir) -> str:
-    status = run_dir.read_status()
-    if status is None:
-        return "not started yet"
-    state = status.state.value
-    if status.state is RunState.RUNNING and not run_dir.in_use():
-        state = f"killed (process {status.pid} said it runs, but nothing holds the run directory)"
-    reason = f" ({status.reason})" if status.reason else ""
-    return f"{state}{reason}, step {status.step}"
 
 
 def _print_trajectory(console: SteadyConsole, line: TrainedLine, characters: int) -> None:

@@ -14,6 +14,7 @@ from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.watchdog import dump
 from rlrun.scheduler.events import Event
 from rlrun.scheduler.machine import Waiting
+from rlrun.timeline import Lane
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Rollouts:
     ) -> None:
         self.decisions, self.collector = decisions, collector
         self.no_progress_timeout_s = no_progress_timeout_s
+        self.timeline = collector.rollout.timeline
         self.waited: dict[str, float] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -70,16 +72,17 @@ class Rollouts:
         """
         waiting, started = self.decisions.scheduler.waiting, time.monotonic()
         assert self._task is not None
+        cause = "waiting_groups" if waiting is Waiting.GROUPS else waiting.value
         news = asyncio.ensure_future(self._news.wait())
         try:
-            done, _ = await asyncio.wait(
-                [news, self._task],
-                timeout=self.no_progress_timeout_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            with self.timeline.busy(Lane.TRAINER, f"wait/{cause}"):
+                done, _ = await asyncio.wait(
+                    [news, self._task],
+                    timeout=self.no_progress_timeout_s,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
         finally:
             news.cancel()
-        cause = "waiting_groups" if waiting is Waiting.GROUPS else waiting.value
         self.waited[cause] = self.waited.get(cause, 0.0) + time.monotonic() - started
         if self._task in done:
             self._task.result()
@@ -105,7 +108,7 @@ class Rollouts:
         what = f"no rollout has ended for {self.no_progress_timeout_s:g} s; the trainer waits for "
         what += f"{scheduler.waiting.value}"
         if oldest is not None:
-            prompt = self.collector.stream.prompt_at(oldest.admits[0].position)
+            prompt = oldest.prompts[0]
             seconds = time.monotonic() - oldest.started
             what += f"; the oldest running one is prompt {prompt.prompt_id}, since {seconds:.0f} s"
         else:
