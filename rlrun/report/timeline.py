@@ -80,8 +80,11 @@ def _lanes(line: dict[str, Any]) -> dict[str, list[Span]]:
         for start, end in gaps(environment, seconds)
         if end - start >= least
     ]
+    trainer_works = [
+        ["other", start, end] for start, end in gaps(trainer, seconds) if end - start >= least
+    ]
     return {
-        "trainer": _visible(trainer, least),
+        "trainer": _visible([*trainer, *trainer_works], least),
         "generator": _visible([*generator, *generator_waits], least),
         "environment": _visible([*environment, *environment_waits], least),
     }

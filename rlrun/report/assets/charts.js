@@ -34,7 +34,10 @@ function curvesOf(chart) {
   names.forEach((name, n) => RUNS.forEach((run, r) => {
     const points = [];
     (run.metrics[name] || []).forEach((value, i) => { if (value !== null) points.push([run.steps[i], value]); });
-    if (points.length) curves.push({
+    // A curve that lies under another one is named with it instead of drawn.
+    const same = curves.find((c) => c.run === run && c.points.length === points.length && c.points.every((p, i) => p[0] === points[i][0] && p[1] === points[i][1]));
+    if (same) same.label += ` and ${name}`;
+    else if (points.length) curves.push({
       name, run, points, colour: COLOURS[(many ? r : n) % COLOURS.length], dash: many ? DASHES[n % DASHES.length] : "",
       label: many ? `${run.name} ${name}` : name,
     });

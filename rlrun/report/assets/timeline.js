@@ -5,7 +5,7 @@ const SPAN_COLOURS = {
   logprobs: "k-logprobs", update: "k-update", refit: "k-refit", validation: "k-validation", save: "k-save", rollouts: "k-rollouts",
 };
 const SPAN_WORDS = {
-  logprobs: "log-probs", update: "update", refit: "refit", validation: "validation", save: "checkpoint", rollouts: "rollouts",
+  logprobs: "log-probs", update: "update", refit: "refit", validation: "validation", save: "checkpoint", other: "makes the batch, records, logs", rollouts: "rollouts",
   "wait/waiting_groups": "waits for groups", "wait/age_limit": "waits at the age limit", "wait/pause": "waits for running groups before a refit",
   "wait/refit": "waits for a refit", "wait/nothing": "nothing to do", "wait/generation": "waits for generation", "wait/update": "waits for the update",
   "wait/logprobs": "waits for log-probs", "wait/validation": "waits for validation", "wait/save": "waits for a checkpoint",
@@ -64,7 +64,7 @@ function drawTimeline(run) {
   set(last - 4, last);
 }
 function timelineLegend() {
-  const entries = [["k-wait", "waits or idle"], ["k-logprobs", "log-probs"], ["k-update", "update"], ["k-refit", "refit"], ["k-validation", "validation"], ["k-save", "checkpoint"], ["k-rollouts", "rollouts"], ["c4", "group without signal"], ["k-bad", "failed group"], ["c5", "cancelled group"]];
+  const entries = [["k-wait", "waits or idle"], ["k-logprobs", "log-probs"], ["k-update", "update"], ["k-refit", "refit"], ["k-validation", "validation"], ["k-save", "checkpoint"], ["k-rollouts", "rollouts"], ["c4", "group without signal"], ["k-other", "records and the like"], ["k-bad", "failed group"], ["c5", "cancelled group"]];
   return el("div", { class: "legend" }, entries.map(([colour, text]) => el("span", null, swatch(css(colour)), text)), el("span", null, "outlined: a group that its step waited for"));
 }
 function picture(lines, readout) {
@@ -83,7 +83,7 @@ function picture(lines, readout) {
     const top = 20 + index * (TL.lane + TL.gap);
     root.append(svg("text", { class: "lane-name", x: 0, y: top + TL.lane / 2 + 4 }, name));
     for (const line of lines) for (const [what, a, b] of line.lanes[lane] || []) {
-      const wait = what.startsWith("wait/"), at = line.start + a;
+      const wait = what.startsWith("wait/") || what === "other", at = line.start + a;
       const text = `step ${line.step}, ${name}: ${spanWords(lane, what)}, ${seconds(b - a)}`;
       root.append(svg("rect", { x: x(at), width: Math.max(0.6, x(line.start + b) - x(at)), y: top + (wait ? TL.lane / 3 : 0), height: wait ? TL.lane / 3 : TL.lane, fill: spanColour(what), tabindex: lane === "trainer" && b - a > length / 150 ? 0 : null, role: "img", "aria-label": text, ...tell(text) }));
     }
@@ -100,7 +100,7 @@ function picture(lines, readout) {
 }
 function stragglerTable(lines) {
   const rows = lines.slice(-40).reverse().flatMap((line) => line.stragglers.map((s, i) => [
-    i ? "" : line.step, el("span", { class: "mono" }, s.prompt_id), s.environment, CAUSES[s.cause] || s.cause, whole(s.longest), seconds(s.end - s.start), seconds(s.env_s), seconds(s.held_trainer_s)]));
+    i ? "" : line.step, el("span", { class: "mono" }, s.prompt_id), s.environment, CAUSES[s.cause] || s.cause, whole(s.longest), seconds(s.end - s.start), seconds(s.env_s), s.held_trainer_s > 0 ? seconds(s.held_trainer_s) : "no"]));
   return rows.length ? table(["step", "prompt", "environment", "cause", "longest answer, tokens", "took", "of it environment", "held"], rows, [4, 5, 6, 7]) : el("p", { class: "note" }, "None is recorded.");
 }
 onRun.push(drawTimeline);
