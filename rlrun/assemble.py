@@ -288,7 +288,9 @@ class _Run:
                 live.cluster.learner.load(checkpoint.path)
                 restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, books.buffer, decisions.scheduler, stream)
-            trainer = Trainer(self._parts(live, books), self.step)
+            parts = self._parts(live, books)
+            trainer = Trainer(parts, self.step)
+            self.console.watch(parts.rollouts.activity)
             self._introduce(self.inputs)
             try:
                 self.ended = await trainer.run()

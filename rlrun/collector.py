@@ -149,6 +149,11 @@ class Collector:
         return min(list(self._in_flight.values()), key=lambda call: call.started, default=None)
 
     @property
+    def running(self) -> int:
+        """Groups that are in flight. May be asked by another thread, as may ``oldest``."""
+        return sum(len(call.admits) for call in list(self._in_flight.values()))
+
+    @property
     def busy_seconds(self) -> float:
         """Time so far in which at least one group was in flight."""
         return self._busy_s + (time.monotonic() - self._busy_since if self._in_flight else 0.0)

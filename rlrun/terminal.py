@@ -46,7 +46,7 @@ def plain_console(file: TextIO, width: int | None = None) -> SteadyConsole:
     It is a terminal exactly if ``file`` is one, and uses colours then unless NO_COLOR is set. What
     the encoding of the file lacks is written as an escape.
     """
-    if not _is_utf8(file) and isinstance(file, io.TextIOWrapper):
+    if not is_utf8(file) and isinstance(file, io.TextIOWrapper):
         file.reconfigure(errors="backslashreplace")
     return SteadyConsole(
         file=file,
@@ -81,7 +81,7 @@ def sparkline(values: Sequence[float], file: TextIO, width: int = 40) -> str:
     parts = [finite[a:b] for a, b in zip(edges, edges[1:], strict=False)]
     means = [math.fsum(part) / len(part) for part in parts]
     low, high = min(means), max(means)
-    blocks = _BLOCKS if _is_utf8(file) else _ASCII_BLOCKS
+    blocks = _BLOCKS if is_utf8(file) else _ASCII_BLOCKS
     scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
     return "".join(blocks[round((mean - low) * scale)] for mean in means)
 
@@ -96,5 +96,6 @@ def _shown(character: str) -> str:
     return character
 
 
-def _is_utf8(file: TextIO) -> bool:
+def is_utf8(file: TextIO) -> bool:
+    """Whether any character can be written to the file."""
     return (file.encoding or "").lower().replace("-", "") == "utf8"

@@ -83,6 +83,16 @@ class Timeline:
             if activity.count == 0:
                 activity.close(self._clock())
 
+    def doing(self, lane: Lane) -> tuple[str, float]:
+        """What a lane does and for how many seconds; ("", 0) if it does nothing that is noted.
+
+        May be called from another thread.
+        """
+        for (of, what), activity in list(self._activities.items()):
+            if of is lane and activity.count:
+                return what, self._clock() - activity.since
+        return "", 0.0
+
     def ended(self, group: GroupSpan) -> None:
         """An attempt at a group ended; if it finished, a later step may train it."""
         self._ended.append(group)

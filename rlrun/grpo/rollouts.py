@@ -8,12 +8,14 @@ import logging
 import time
 from types import TracebackType
 
-from rlrun.collector import Collector
+from rlrun.activity import Activity, Oldest
+from rlrun.collector import Collector, InFlight, agent_name
 from rlrun.errors import GenerationError
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.watchdog import dump
 from rlrun.scheduler.events import Event
 from rlrun.scheduler.machine import Waiting
+from rlrun.terminal import visible
 from rlrun.timeline import Lane
 
 log = logging.getLogger(__name__)
@@ -89,6 +91,25 @@ class Rollouts:
         if not done:
             raise self._stuck()
         self._news.clear()
+
+    def activity(self) -> Activity:
+        """What goes on at the moment. May be asked by another thread: it reads counts only."""
+        scheduler, oldest = self.decisions.scheduler, self.collector.oldest
+        doing, seconds = self.timeline.doing(Lane.TRAINER)
+        return Activity(
+            doing=doing,
+            seconds=seconds,
+            running=self.collector.running,
+            ready=scheduler.counters()["buffer/groups"],
+            needed=scheduler.prompts_per_step,
+            oldest=None if oldest is None else self._oldest(oldest),
+        )
+
+    def _oldest(self, call: InFlight) -> Oldest:
+        prompt = call.prompts[0]
+        environment = agent_name(prompt.row.payload) or self.timeline.environment
+        seconds = time.monotonic() - call.started
+        return Oldest(visible(prompt.prompt_id), visible(environment), seconds)
 
     def take_waited(self) -> dict[str, float]:
         """Seconds waited since it was last asked, by what for."""

@@ -122,7 +122,8 @@ class Trainer:
             Interrupted: A signal asked for the end; the run is saved.
             RlrunError: See errors.py; the run can be resumed from its newest checkpoint.
         """
-        await self.parts.generator.refit(self.step)
+        with self.timeline.busy(Lane.TRAINER, "refit"):
+            await self.parts.generator.refit(self.step)
         self._release_server()
         await self.parts.probe.check(self.step)
         self._stop_if_asked()
