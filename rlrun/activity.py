@@ -88,4 +88,4 @@ class Activity:
         ):
             if len(line) <= width:
                 return line
-        return f"oldest running: {self.oldest.short()}"[:width]
+        return f"oldest: {self.oldest.short()}"[:width]

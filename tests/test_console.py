@@ -83,7 +83,7 @@ def test_the_moment_in_words_names_what_is_waited_for_and_fits() -> None:
         "oldest running: prompt gsm8k-train:1182, env math, 212 s; 19 groups running, 13 ready"
     )
     assert WAITING.rollouts(79) == "oldest running: prompt gsm8k-train:1182, env math, 212 s"
-    assert WAITING.rollouts(50) == "oldest running: gsm8k-train:1182 212s"
+    assert WAITING.rollouts(50) == "oldest: gsm8k-train:1182 212s"
     assert all(len(WAITING.rollouts(width)) <= width for width in range(200))
     nothing = Activity("", 0.0, 0, 4, 16, None)
     assert nothing.rollouts(80) == "rollouts: 0 groups running, 4 ready"
@@ -278,7 +278,7 @@ def test_a_terminal_says_what_goes_on_in_lines_that_fit(columns: str) -> None:
     lines = shown_lines(on_terminal(COLUMNS=columns))
     assert max(map(len, lines)) < int(columns)
     assert any(line.startswith("trainer waits for groups, 13 of 16") for line in lines)
-    assert any(line.startswith("oldest running: ..") and "212s" in line for line in lines)
+    assert any(re.match(r"oldest.*111, env math, 212 s|oldest.*11 212s", line) for line in lines)
 
 
 def test_no_color_is_honoured() -> None:
