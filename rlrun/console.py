@@ -125,7 +125,7 @@ class Console:
     def _time_left(self, step: int) -> float | None:
         if self._total is None or not self._seconds:
             return None
-        return max(0, self._total - step) * math.fsum(self._seconds) / len(self._seconds)
+        return max(0, self._total - step) * math.fsum(s / len(self._seconds) for s in self._seconds)
 
     def _width(self) -> int:
         return self._rich.width if self._rich.is_terminal else MAX_WIDTH

@@ -152,4 +152,4 @@ def number(value: float, sign: bool = False) -> str:
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+    return math.fsum(value / len(values) for value in values)

@@ -76,6 +76,9 @@ def sparkline(values: Sequence[float], file: TextIO, width: int = 40) -> str:
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""
+    # So that no sum or difference of them is beyond a float.
+    largest = max(map(abs, finite))
+    finite = [value / largest / 4 for value in finite] if largest > 1e100 else finite
     count = min(width, len(finite))
     edges = [len(finite) * place // count for place in range(count + 1)]
     parts = [finite[a:b] for a, b in zip(edges, edges[1:], strict=False)]
