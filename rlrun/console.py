@@ -36,7 +36,8 @@ class Console:
         Args:
             file: Where to; standard output if None.
         """
-        self._rich = plain_console(sys.stdout if file is None else file)
+        self._file = sys.stdout if file is None else file
+        self._rich = plain_console(self._file)
         self._terminal = self._rich.is_terminal and not self._rich.is_dumb_terminal
         self._handler = _Warnings(self)
         self._live: LiveView | None = None
@@ -91,7 +92,7 @@ class Console:
         self._total = total_steps
         self._rewards = [reward for reward in rewards if math.isfinite(reward)]
         if self._terminal:
-            self._live = LiveView(self._rich, total_steps, done_steps, self._activity)
+            self._live = LiveView(self._rich, self._file, total_steps, done_steps, self._activity)
             self._live.start()
 
     def step(self, step: int, metrics: Mapping[str, float | None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from typing import TextIO
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -36,6 +37,7 @@ class LiveView:
 
     Args:
         console: The terminal; what is printed with it appears above.
+        file: Its file, whose encoding says which characters there are.
         total: The last step, if that is known.
         done: Steps that were made before.
         activity: Says what goes on; None if nobody can.
@@ -44,11 +46,13 @@ class LiveView:
     def __init__(
         self,
         console: SteadyConsole,
+        file: TextIO,
         total: int | None,
         done: int,
         activity: Callable[[], Activity] | None,
     ) -> None:
-        self._console, self._total, self._activity = console, total, activity
+        self._console, self._file = console, file
+        self._total, self._activity = total, activity
         self._step = done
         self._metrics: Mapping[str, float | None] = {}
         self._rewards: Sequence[float] = ()
@@ -128,7 +132,7 @@ class LiveView:
         room = width - len(head) - 2
         if self._total is None or room < _BAR_WIDTH:
             return Text(fit(head, fields, width))
-        full, empty = ("━", "─") if is_utf8(self._console.file) else ("#", "-")
+        full, empty = ("━", "─") if is_utf8(self._file) else ("#", "-")
         done = min(_BAR_WIDTH, _BAR_WIDTH * self._step // max(1, self._total))
         rest = fit("", fields, room - _BAR_WIDTH)
         bar = [(full * done, "green"), (empty * (_BAR_WIDTH - done), "dim")]
@@ -136,7 +140,7 @@ class LiveView:
 
     def _rewarded(self, width: int) -> str:
         fields = [*reward_fields(self._metrics, self._trend)]
-        curve = sparkline(self._rewards, self._console.file, _TREND_WIDTH)
+        curve = sparkline(self._rewards, self._file, _TREND_WIDTH)
         if len(self._rewards) > 1 and fields:
             fields.insert(1, curve)
         for name, label in (

@@ -8,8 +8,6 @@ from typing import Annotated
 
 import typer
 
-from rlrun.commands.arguments import RunDirArgument
-
 RunDirs = Annotated[
     list[Path],
     typer.Argument(metavar="RUN_DIR...", help="Run directories.", show_default=False),
@@ -17,7 +15,14 @@ RunDirs = Annotated[
 
 
 def view(
-    run_dir: RunDirArgument,
+    run_dir: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN_DIR|FILE",
+            help="A run directory, or a file that rlrun eval --out wrote.",
+            show_default=False,
+        ),
+    ],
     step: Annotated[int | None, typer.Option(help="Step to show; the last one if unset.")] = None,
     sort: Annotated[
         str, typer.Option(help="worst, best, longest, shortest or advantage: what comes first.")
@@ -27,14 +32,37 @@ def view(
         str | None,
         typer.Option("--prompt", help="Follow one prompt_id over the steps."),
     ] = None,
+    diff: Annotated[
+        bool, typer.Option("--diff", help="With --prompt: how its best answer changed.")
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="A table of so many last steps instead, with what each waited for; 0: all."
+        ),
+    ] = None,
+    validation: Annotated[
+        bool, typer.Option("--validation", help="Samples of a validation instead.")
+    ] = False,
 ) -> None:
     """Look at a run in the terminal: steps, and rollouts with their rewards.
 
     Example: rlrun view runs/quickstart/20261129-120000 --step 40 --sort best
-    """
-    from rlrun.view import view as show_run
 
-    show_run(run_dir, step=step, sort=sort, count=count, prompt_id=prompt)
+    Example: rlrun view runs/quickstart/20261129-120000 --prompt train.jsonl:12 --diff
+    """
+    from rlrun.view import view as show
+
+    show(
+        run_dir,
+        step=step,
+        sort=sort,
+        count=count,
+        prompt_id=prompt,
+        diff=diff,
+        steps=steps,
+        validation=validation,
+    )
 
 
 def report(

@@ -8,7 +8,10 @@ look at what is on disk and not at calls.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +20,7 @@ from rlrun.errors import ConfigError
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.run_dir import RunDir
 from rlrun.sinks.installed import check_sinks_installed
-from tests.conftest import rlrun
+from tests.conftest import environment, rlrun
 from tests.factories import config
 
 WANDB = """
@@ -83,8 +86,8 @@ class MlflowClient:
 
 
 @pytest.fixture
-def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """wandb and mlflow can be imported, and no server is looked for."""
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder from which wandb and mlflow can be imported where they are not installed."""
     monkeypatch.setenv("WANDB_MODE", "offline")
     folder = tmp_path / "packages"
     folder.mkdir()
@@ -95,6 +98,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name, text in MLFLOW.items():
             (folder / "mlflow" / name).write_text(text)
     monkeypatch.syspath_prepend(str(folder))
+    return folder
 
 
 def run_of(root: Path) -> RunDir:
@@ -125,20 +129,40 @@ def test_a_missing_package_ends_a_run_before_it_begins(tmp_path: Path) -> None:
     assert not run.exists()
 
 
+PROGRAM = """
+import sys
+from pathlib import Path
+from rlrun.config import load
+from rlrun.logs import MetricsLogger
+from rlrun.run_dir import RunDir
+settings = load(["+recipe=quickstart", "logging.wandb.enabled=true"]).config.logging
+log = MetricsLogger(RunDir.read(Path(sys.argv[1])), settings)
+log.log(1, {"train/reward_mean": 0.25, "train/loss": float("nan")})
+log.close()
+"""
+
+
 @pytest.mark.timeout(300)
-def test_wandb_gets_the_numbers_offline(tmp_path: Path, packages: None) -> None:
+def test_wandb_gets_the_numbers_offline(tmp_path: Path, packages: Path) -> None:
     run = run_of(tmp_path / "run")
-    log = MetricsLogger(run, config("logging.wandb.enabled=true").logging)
-    log.log(1, {"train/reward_mean": 0.25, "train/loss": float("nan")})
-    log.close()
     run.close()
+    paths = os.pathsep.join([str(packages), environment()["PYTHONPATH"]])
+    # In a process of its own: the library writes the last of the file when its process ends.
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(run.root)],
+        env=environment() | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
     (file,) = run.root.glob("wandb/offline-run-*/run-*.wandb")
     assert b"train/reward_mean" in file.read_bytes()
     assert len(read_metrics(run.metrics)) == 1
 
 
 @pytest.mark.timeout(300)
-def test_mlflow_gets_the_numbers_in_a_file(tmp_path: Path, packages: None) -> None:
+def test_mlflow_gets_the_numbers_in_a_file(tmp_path: Path, packages: Path) -> None:
     run = run_of(tmp_path / "run")
     log = MetricsLogger(run, config("logging.mlflow.enabled=true").logging)
     log.log(1, {"train/reward_mean": 0.25, "train/loss": None, "reward/a%b": 1})
@@ -159,7 +183,7 @@ def test_mlflow_gets_the_numbers_in_a_file(tmp_path: Path, packages: None) -> No
 
 
 def test_a_server_that_is_not_there_switches_the_sink_off_and_training_goes_on(
-    tmp_path: Path, packages: None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, packages: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = run_of(tmp_path / "run")
     settings = config("logging.mlflow.enabled=true", "logging.mlflow.tracking_uri=nowhere:x")
