@@ -12,8 +12,10 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import Any
 
+from rlrun.errors import StorageError
 from rlrun.records import TrainedLine, ValidationLine, read_trained, read_validation
 from rlrun.report.size import size_of
 from rlrun.report.token_text import TokenText
@@ -52,13 +54,31 @@ def pick_rollouts(run_dir: RunDir, room: int) -> dict[str, Any]:
         read += path.stat().st_size
         if chosen and read > _MOST_READ:
             break
-        for why, line in _of_step(list(read_trained(path))):
+        for why, line in _of_step(_checked(path)):
             rollout = _rollout(line, why, text)
             room -= size_of(rollout)
             if room < 0:
                 return {"trained": _sorted(chosen), "validation": validation}
             chosen.append(rollout)
     return {"trained": _sorted(chosen), "validation": validation}
+
+
+def _checked(path: Path) -> list[TrainedLine]:
+    """The lines of a file of trained/, whose lists have an entry per token.
+
+    Raises:
+        StorageError: One is damaged.
+    """
+    lines = []
+    for number, line in enumerate(read_trained(path), start=1):
+        lists = (
+            *(line["token_loss_mask"], line["advantages"]),
+            *(line["generation_logprobs"], line["prev_logprobs"]),
+        )
+        if any(len(values) != len(line["token_ids"]) for values in lists):
+            raise StorageError(f"{path}:{number}", "has lists of different lengths")
+        lines.append(line)
+    return lines
 
 
 def spread(steps: Sequence[int]) -> list[int]:

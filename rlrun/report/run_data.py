@@ -157,7 +157,11 @@ def _units(lines: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.5g}")
+    if value is None:
+        return None
+    rounded = float(f"{value:.5g}")
+    # Rounding up can lead beyond the largest float.
+    return rounded if math.isfinite(rounded) else float(value)
 
 
 def _facts(lines: Sequence[Mapping[str, Any]], asynchronous: bool) -> list[list[str]]:

@@ -48,7 +48,7 @@ def print_steps(console: SteadyConsole, run_dir: RunDir, count: int) -> None:
     for title, _ in columns:
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("ended last", overflow="fold")
-    table.add_column("why", overflow="fold")
+    table.add_column("why", no_wrap=True)
     for line in lines[-count:] if count else lines:
         values = [_number(line.get(name)) for _, name in columns]
         table.add_row(str(line["step"]), *values, *_straggler(late.get(line["step"], ())))

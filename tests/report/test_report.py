@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rlrun.errors import StorageError
 from rlrun.logs import read_metrics
 from rlrun.models import embedded_folder
+from rlrun.records import write_lines
 from rlrun.report import write_report
 from rlrun.report.page import as_script
 from rlrun.report.rollouts import middle_out, pick_rollouts, spread
@@ -23,7 +24,13 @@ from rlrun.report.time_use import NOTABLE, levers, time_use
 from rlrun.report.token_text import TokenText
 from rlrun.run_dir import RunDir
 from tests.conftest import rlrun
-from tests.report.run_factory import HOSTILE, make_run, metrics_line, timeline_line
+from tests.report.run_factory import (
+    HOSTILE,
+    make_run,
+    metrics_line,
+    timeline_line,
+    trained_line,
+)
 
 
 class Page(HTMLParser):
@@ -78,14 +85,14 @@ def test_data_in_a_script_is_the_data_and_never_ends_it(data: object) -> None:
 
 
 def test_five_hundred_steps_stay_under_five_megabytes(tmp_path: Path) -> None:
-    root = make_run(tmp_path / "run", steps=3, groups=16, samples=2, tokens=1500)
+    root = make_run(tmp_path / "run", steps=3, groups=3, samples=6, tokens=1500)
     run = RunDir.read(root)
     lines = [metrics_line(step, True) for step in range(1, 501)]
     run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
     times = [timeline_line(step, 64) for step in range(1, 501)]
     run.timeline.write_text("".join(json.dumps(line) + "\n" for line in times))
     big = run.trained_file(3).read_bytes()
-    for step in range(4, 501, 50):
+    for step in range(4, 501, 20):
         run.trained_file(step).write_bytes(big.replace(b'"step":3', b'"step":%d' % step))
     size = write_report([root]).stat().st_size
     assert 3_000_000 < size < 5_000_000
@@ -118,6 +125,11 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         write_report([root])
     timeline.write_text('{"step": 1, "torn')
     assert read_timeline(timeline) == []
+    trained = RunDir.read(root).trained_file(2)
+    line = trained_line(2, 1, 0, "x", 30)
+    write_lines(trained, [line | {"prev_logprobs": [0.0]}])
+    with pytest.raises(StorageError, match=r"step_000002\.jsonl:1.*different lengths"):
+        write_report([root])
 
 
 def test_several_runs_are_told_apart_by_name(tmp_path: Path) -> None:
