@@ -45,7 +45,7 @@ $(SMOLLM2)/config.json: | $(READY)
 	$(BIN)/python -m rlrun.smollm2 $(SMOLLM2)
 
 test: setup vllm browser lint types smollm2  ## everything that CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 lint: setup
 	$(BIN)/ruff check --no-cache .

@@ -35,7 +35,7 @@ from rlrun.grpo.saving import Saver, read_state, restore_buffer, restore_randomn
 from rlrun.grpo.trainer import Parts, Trainer
 from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import Environment, Generator, RunningCluster, variant_of
-from rlrun.learner.model import precision_notice
+from rlrun.learner.bfloat16 import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.machine import set_up_torch
 from rlrun.prepare import MismatchGuard, Preparation

@@ -212,8 +212,8 @@ def _model(config: RunConfig) -> list[CheckLine]:
     import torch
     from transformers import AutoModelForCausalLM
 
+    from rlrun.learner.bfloat16 import precision_notice
     from rlrun.learner.lora import adapter_size
-    from rlrun.learner.model import precision_notice
 
     model_config = read_model_config(config.policy.model)
     try:

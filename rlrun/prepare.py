@@ -73,11 +73,14 @@ class Preparation:
             TrainingError: Generator and learner have disagreed for too many steps in a row.
         """
         samples = collect_samples(groups, self.grpo, self.max_new_tokens, mask_before)
-        samples, entropies = self._with_logprobs(samples)
-        if self.grpo.seq_logprob_error_threshold is not None:
+        if self.grpo.seq_logprob_error_threshold is None:
+            # Known before the pass over the log-probs, they spare the update a pass of its own.
+            samples, entropies = self._with_logprobs(with_advantages(samples, self.advantage))
+        else:
+            samples, entropies = self._with_logprobs(samples)
             out = sequence_error_mask(_flat(samples), self.grpo.seq_logprob_error_threshold)
             samples = mask_where(samples, out.tolist(), Masked.LOGPROB_ERROR)
-        samples = with_advantages(samples, self.advantage)
+            samples = with_advantages(samples, self.advantage)
         samples, metrics, warning = self._with_weights(samples)
         return Prepared(Batch(step, tuple(groups), tuple(samples)), entropies, metrics, warning)
 

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures rlrun's synchronous step against TRL's GRPOTrainer, side by side.
+"""Measures rlrun's step against TRL's GRPOTrainer, side by side.
 
-Both train the embedded model with equal settings: 8 prompts x 8 samples of 64 new tokens,
-one AdamW update per step, float32, no KL penalty, the same threads. They take turns, each in a
-process of its own; the figure of a turn is the median step after the first few, counted from one
-step's metrics to the next: everything that a step does is in it. That no sample ends early is by
-giving both an end-of-sequence token that the model hardly ever samples; tokens are counted.
+Both train the same model with equal settings: 8 prompts x 8 samples, one AdamW update per step,
+float32, no KL penalty. They take turns, each in a process of its own; the figure of a turn is
+tokens over time after the first few steps, counted from one step's end to the next: everything
+that a step does is in it.
 
-TRL is installed into a virtual environment of its own once, with the torch of constraints.txt.
+The lengths are either exactly 64 new tokens (the embedded model, with an end-of-sequence token that
+it hardly ever samples), or with --long-tail geometric with mean 128 and a cap of 480: a model of 4
+layers with random weights and a vocabulary of 128, each of which is as likely as the other.
+
+``--threads`` are what a side uses at a time; an asynchronous rlrun divides them between generator
+and learner. TRL is installed into a virtual environment of its own once, with the torch of
+constraints.txt.
 
 Example:
     python scripts/bench_trl.py --turns 3 --threads 2
+    python scripts/bench_trl.py --turns 3 --threads 2 --long-tail --schedule async
 """
 
 from __future__ import annotations
@@ -24,15 +30,28 @@ import subprocess
 import sys
 import tempfile
 import venv
+from dataclasses import dataclass
 from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, set_seed
 
 from rlrun.data.generators.addition import addition_pairs, question
 from rlrun.models import resolve_model
 
 TRL = "trl==1.16.*"
-PROMPTS, SAMPLES, TOKENS = 8, 8, 64
+PROMPTS, SAMPLES = 8, 8
 STEPS, WARM_UP = 16, 4
 ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """How long answers are: at most ``cap`` tokens, exactly so many if ``fixed``."""
+
+    cap: int
+    fixed: bool
+
 
 REWARD = """
 def score(response, answer):
@@ -56,7 +75,7 @@ times, lengths = [], []
 
 class Times(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
-        times.append(time.time())
+        times.append((time.time(), sum(lengths)))
 
 def reward(prompts, completions, completion_ids, answer, **kwargs):
     lengths.extend(len(ids) for ids in completion_ids)
@@ -72,7 +91,7 @@ trainer = GRPOTrainer(
         per_device_train_batch_size=settings["samples"] * settings["prompts"],
         num_generations=settings["samples"], max_completion_length=settings["tokens"],
         temperature=1.0, top_k=0, top_p=1.0,
-        generation_kwargs={"min_new_tokens": settings["tokens"]},
+        generation_kwargs={"min_new_tokens": settings["tokens"]} if settings["fixed"] else {},
         beta=0.0, num_iterations=1, loss_type="dapo", epsilon=0.2, epsilon_high=0.28,
         learning_rate=3e-4, adam_beta2=0.95, max_grad_norm=1.0, lr_scheduler_type="constant",
         max_steps=settings["steps"], logging_steps=1, save_strategy="no", report_to="tensorboard",
@@ -81,7 +100,7 @@ trainer = GRPOTrainer(
     callbacks=[Times()],
 )
 trainer.train()
-assert set(lengths) == {settings["tokens"]}, set(lengths)
+assert not settings["fixed"] or set(lengths) == {settings["tokens"]}, set(lengths)
 json.dump(times, open(settings["times"], "w"))
 """
 
@@ -110,6 +129,44 @@ def make_model(folder: Path) -> None:
         (folder / name).write_text(json.dumps(entries | {key: value}))
 
 
+def make_random_model(folder: Path) -> None:
+    """Four layers that say nothing, over 128 characters of which one ends the sequence."""
+    specials = ["<pad>", "<end>", "<user>", "<answer>", "?!"]
+    alphabet = [chr(code) for code in range(32, 127)]
+    names = [*specials, *alphabet, *(f"<{i}>" for i in range(128 - len(specials) - len(alphabet)))]
+    tokenizer = Tokenizer(
+        models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="?!")
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(specials)
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="<end>", unk_token="?!"
+    )
+    wrapped.chat_template = (
+        "{% for m in messages %}<user>{{ m.content }}<end>{% endfor %}"
+        "{% if add_generation_prompt %}<answer>{% endif %}"
+    )
+    set_seed(0)
+    model = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=128,
+            hidden_size=128,
+            intermediate_size=256,
+            num_hidden_layers=4,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            max_position_embeddings=1024,
+            tie_word_embeddings=True,
+            eos_token_id=1,
+            pad_token_id=0,
+        )
+    )
+    model.save_pretrained(folder)
+    wrapped.save_pretrained(folder)
+
+
 def run(command: list[str], threads: int) -> None:
     """Runs a side; its output is shown only if it fails."""
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(ROOT)}
@@ -118,8 +175,10 @@ def run(command: list[str], threads: int) -> None:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
 
 
-def trl_times(python: Path, folder: Path, threads: int) -> list[float]:
-    """When TRL's steps ended."""
+def trl_times(
+    python: Path, folder: Path, threads: int, lengths: Lengths
+) -> list[tuple[float, float]]:
+    """When TRL's steps ended, and the tokens generated until then."""
     rows = [
         {
             "prompt": [{"role": "user", "content": question(a, b)}],
@@ -135,27 +194,30 @@ def trl_times(python: Path, folder: Path, threads: int) -> list[float]:
         "times": str(folder / "times.json"),
         "prompts": PROMPTS,
         "samples": SAMPLES,
-        "tokens": TOKENS,
+        "tokens": lengths.cap,
+        "fixed": lengths.fixed,
         "steps": STEPS,
     }
     (folder / "settings.json").write_text(json.dumps(settings))
     (folder / "side.py").write_text(TRL_SIDE)
     run([str(python), str(folder / "side.py"), str(folder / "settings.json")], threads)
-    times: list[float] = json.loads((folder / "times.json").read_text())
-    return times
+    return [(time, tokens) for time, tokens in json.loads((folder / "times.json").read_text())]
 
 
-def rlrun_times(folder: Path, threads: int) -> list[float]:
-    """When rlrun's steps ended, by its own records."""
+def rlrun_times(
+    folder: Path, threads: int, lengths: Lengths, schedule: str
+) -> list[tuple[float, float]]:
+    """When rlrun's steps ended, by its own records, and the tokens trained until then."""
     run_dir = folder / "run"
     shutil.rmtree(run_dir, ignore_errors=True)
     overrides = [
         "+recipe=quickstart",
+        f"grpo={schedule}",
         "env=python",
         f"env.reward_function={folder / 'reward.py'}:score",
         f"policy.model={folder / 'model'}",
         f"run_dir={run_dir}",
-        f"num_threads={threads}",
+        f"num_threads={threads if schedule == 'sync' else max(1, threads // 2)}",
         f"grpo.num_prompts_per_step={PROMPTS}",
         f"grpo.num_generations_per_prompt={SAMPLES}",
         f"grpo.max_num_steps={STEPS}",
@@ -164,23 +226,31 @@ def rlrun_times(folder: Path, threads: int) -> list[float]:
         "grpo.val_at_end=false",
         "checkpointing.enabled=false",
         "checkpointing.metric=null",
-        f"generation.max_new_tokens={TOKENS}",
-        "policy.max_total_sequence_length=128",
+        f"generation.max_new_tokens={lengths.cap}",
+        f"policy.max_total_sequence_length={lengths.cap + 64}",
         "policy.scheduler.warmup_steps=0",
     ]
     run([sys.executable, "-m", "rlrun", "train", *overrides], threads)
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     steps = [line for line in lines if line["step"] > 0]
     for line in steps:
-        if line["train/response_tokens_mean"] < 0.99 * TOKENS or line["train/skipped_update"]:
+        short = lengths.fixed and line["train/response_tokens_mean"] < 0.99 * lengths.cap
+        if short or line["train/skipped_update"]:
             sys.exit(f"step {line['step']} is not comparable: {line}")
-    return [line["time"] for line in steps]
+    tokens, ends = 0.0, []
+    for line in steps:
+        tokens += line["train/response_tokens_mean"] * PROMPTS * SAMPLES
+        ends.append((line["time"], tokens))
+    return ends
 
 
-def rate(times: list[float]) -> float:
-    """Generated tokens per second of the median step."""
-    steps = [after - before for before, after in zip(times, times[1:], strict=False)]
-    return PROMPTS * SAMPLES * TOKENS / statistics.median(steps[WARM_UP:])
+def rate(ends: list[tuple[float, float]], lengths: Lengths) -> float:
+    """Tokens per second: of the median step where all are alike, else of all steps together."""
+    ends = ends[WARM_UP:]
+    if lengths.fixed:
+        pairs = zip(ends, ends[1:], strict=False)
+        return statistics.median((b[1] - a[1]) / (b[0] - a[0]) for a, b in pairs)
+    return (ends[-1][1] - ends[0][1]) / (ends[-1][0] - ends[0][0])
 
 
 def main() -> None:
@@ -190,24 +260,28 @@ def main() -> None:
     parser.add_argument("--venv", type=Path, default=cache, help="where TRL is installed")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--long-tail", action="store_true", help="lengths differ widely")
+    parser.add_argument("--schedule", choices=["sync", "async"], default="sync")
     arguments = parser.parse_args()
+    lengths = Lengths(480, fixed=False) if arguments.long_tail else Lengths(64, fixed=True)
+    threads = arguments.threads
     python = install_trl(arguments.venv)
     ours, theirs = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_model(folder / "model")
+        (make_random_model if arguments.long_tail else make_model)(folder / "model")
         (folder / "reward.py").write_text(REWARD)
         for turn in range(arguments.turns):
-            theirs.append(rate(trl_times(python, folder, arguments.threads)))
+            theirs.append(rate(trl_times(python, folder, threads, lengths), lengths))
             sys.stdout.write(f"turn {turn + 1}: TRL {theirs[-1]:.0f}")
             sys.stdout.flush()
-            ours.append(rate(rlrun_times(folder, arguments.threads)))
+            ours.append(rate(rlrun_times(folder, threads, lengths, arguments.schedule), lengths))
             sys.stdout.write(f", rlrun {ours[-1]:.0f} tokens/s\n")
             sys.stdout.flush()
     our_rate, their_rate = statistics.median(ours), statistics.median(theirs)
     sys.stdout.write(
         f"rlrun {our_rate:.0f} tokens/s, TRL {their_rate:.0f} tokens/s, "
-        f"ratio {our_rate / their_rate:.2f} ({arguments.threads} threads)\n"
+        f"ratio {our_rate / their_rate:.2f} ({threads} threads, {arguments.schedule})\n"
     )
 
 

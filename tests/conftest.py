@@ -6,10 +6,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -47,6 +47,42 @@ def environment() -> dict[str, str]:
     root = str(Path(__file__).parent.parent)
     paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+SLOW_FIRST = ("e2e", "cluster", "env", "refit", "generation", "serve")
+"""Folders whose files take long: if they came last, one worker would wait for the other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A file stays on one worker, and so does everything that uses the one vLLM engine."""
+    tests = Path(__file__).parent
+
+    def place(item: pytest.Item) -> int:
+        folder = item.path.relative_to(tests).parts[0]
+        return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
+
+    items.sort(key=place)
+    for item in items:
+        shares_engine = isinstance(item, pytest.Function) and "vllm" in item.fixturenames
+        item.add_marker(pytest.mark.xdist_group("vllm" if shares_engine else str(item.path)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Reports go from worker to controller as UTF-8, which broken text in a log is not."""
+    return encodable((yield))
+
+
+def encodable(data: Any) -> Any:
+    """The same with every lone surrogate escaped."""
+    match data:
+        case str():
+            return data.encode("utf-8", "backslashreplace").decode()
+        case dict():
+            return {encodable(key): encodable(value) for key, value in data.items()}
+        case list() | tuple():
+            return type(data)(encodable(value) for value in data)
+    return data
 
 
 SMALL: Sequence[str] = (

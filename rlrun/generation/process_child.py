@@ -24,6 +24,7 @@ from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
 from rlrun.interfaces import Precision
 from rlrun.learner.attention import use_attention
+from rlrun.learner.bfloat16 import suit_precision
 from rlrun.learner.model import read_weights, saved_tensors, without_dropout
 from rlrun.models import resolve_model
 from rlrun.refit import shared_memory
@@ -93,7 +94,9 @@ class Server:
         self.model = read_weights(resolve_model(policy.model), policy.model)
         without_dropout(self.model)
         use_attention(self.model)
-        torch.nn.Module.to(self.model, torch.device(start_up.device))
+        device = torch.device(start_up.device)
+        suit_precision(self.model, policy.precision, device)
+        torch.nn.Module.to(self.model, device)
         autocast = torch.bfloat16 if policy.precision is Precision.BFLOAT16 else None
         self.sampler = Sampler(self.model, Renderer.load(policy), autocast)
         self.static = StaticBatches(self.sampler, start_up.max_batch_size)

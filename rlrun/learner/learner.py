@@ -18,6 +18,7 @@ from rlrun.batch import Floats, Sample
 from rlrun.config.schema import Policy
 from rlrun.errors import StorageError, TrainingError
 from rlrun.interfaces import Loss, LossInputs, Precision
+from rlrun.learner.kept import KeptForward, is_worth_keeping
 from rlrun.learner.logprobs import TokenLogprobs, TokenValues
 from rlrun.learner.lora import Adapter
 from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
@@ -36,7 +37,7 @@ from rlrun.types import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Logprobs:
-    """What a pass without gradient found, float32 over the sampled tokens of each sample."""
+    """What a pass found, float32 over the sampled tokens of each sample."""
 
     logprobs: list[Floats]
     entropies: list[Floats]
@@ -93,6 +94,7 @@ class Learner:
             reference = load_model(policy, device).requires_grad_(False)
             self.reference = TokenLogprobs(reference, sampling, policy.logprob_chunk_tokens)
             shard(self.reference, reference, self.ranks)
+        self._kept: KeptForward | None = None
         settings = policy.optimizer
         self.optimizer = torch.optim.AdamW(
             [p for p in self.model.parameters() if p.requires_grad],
@@ -104,10 +106,28 @@ class Learner:
             fused=True,
         )
 
-    @torch.no_grad()
     def logprobs(self, samples: Sequence[Sample]) -> Logprobs:
-        """Log-probs and entropies of the sampled tokens under the present weights."""
-        return self._pass(self.forward, samples)
+        """Log-probs and entropies of the sampled tokens under the present weights.
+
+        Where one microbatch holds them all and most have an advantage, the update that follows
+        goes on from this very pass.
+        """
+        self._kept = None
+        with torch.set_grad_enabled(self._goes_on(samples)):
+            return self._pass(self.forward, samples)
+
+    def _goes_on(self, samples: Sequence[Sample]) -> bool:
+        """Whether the update can use the graph of this pass; more would be held than one has."""
+        policy = self.policy
+        return (
+            self.ranks.size == 1
+            and self.reference is None
+            and self.loss.needs_advantage
+            and not policy.activation_checkpointing
+            and len(samples) <= (policy.train_global_batch_size or len(samples))
+            and is_worth_keeping(samples)
+            and len(self._cut(samples)) == 1
+        )
 
     @torch.no_grad()
     def ref_logprobs(self, samples: Sequence[Sample]) -> list[Floats] | None:
@@ -138,12 +158,19 @@ class Learner:
         found: dict[int, tuple[Floats, Floats]] = {}
         for microbatch in self._microbatches(samples):
             with self._autocast():
-                values: TokenValues = forward(microbatch.rows, unfiltered=unfiltered)
+                values: TokenValues = forward(
+                    microbatch.rows, entropies=True, unfiltered=unfiltered
+                )
+            members = microbatch.members
             logprobs = values.logprobs if values.unfiltered is None else values.unfiltered
-            counts = [samples[i].trajectory.num_sampled for i in microbatch.members]
-            if microbatch.members:
-                parts = logprobs.cpu().split(counts), values.entropies.cpu().split(counts)
-                for index, one, entropy in zip(microbatch.members, *parts, strict=True):
+            if logprobs.requires_grad:
+                trajectories = tuple(samples[index].trajectory for index in members)
+                self._kept = KeptForward(trajectories, values)
+            if members:
+                counts = [samples[index].trajectory.num_sampled for index in members]
+                both = (logprobs.detach(), values.entropies)
+                parts = [part.cpu().split(counts) for part in both if part is not None]
+                for index, one, entropy in zip(members, *parts, strict=True):
                     found[index] = one.numpy(), entropy.numpy()
         if isinstance(forward, FSDPModule):
             # Without a backward pass the root would stay gathered, its parameters not those that
@@ -188,7 +215,8 @@ class Learner:
         everyone = self.reference is not None or not self.loss.needs_advantage
         still = [s for s in samples if s.advantage == 0.0 and not everyone]
         moving = [s for s in samples if s.advantage != 0.0 or everyone]
-        shares = [*self._still_shares(still, samples, unchanged), *self._backward(moving, samples)]
+        shares = self._still_shares(still, samples, unchanged)
+        shares += self._backward(moving, samples, unchanged)
         totals: dict[str, Tensor] = {}
         for name, share in shares:
             totals[name] = totals.get(name, torch.zeros((), device=self.device)) + share
@@ -198,21 +226,32 @@ class Learner:
         return metrics
 
     def _backward(
-        self, samples: Sequence[Sample], minibatch: Sequence[Sample]
+        self, samples: Sequence[Sample], minibatch: Sequence[Sample], unchanged: bool
     ) -> Iterator[tuple[str, Tensor]]:
         """Adds the gradient of ``samples``; yields their shares of the minibatch's metrics."""
         if self.policy.activation_checkpointing:
             self.model.train()  # transformers recomputes activations in training mode only
-        for microbatch in self._microbatches(samples):
-            with self._autocast():
-                forward = self.forward(microbatch.rows, unfiltered=self.reference is not None)
-            chosen = [samples[i] for i in microbatch.members]
-            output = self.loss(self._loss_inputs(forward, microbatch.rows, chosen, minibatch))
+        for forward, chosen in self._forwards(samples, unchanged):
+            output = self.loss(self._loss_inputs(forward, chosen, minibatch))
             # Sharded gradients are averaged over the ranks; shares of the loss add up.
             (output.loss * self.ranks.size).backward()
             yield from output.metrics.items()
             yield "train/loss", output.loss.detach()
         self.model.eval()
+
+    def _forwards(
+        self, samples: Sequence[Sample], unchanged: bool
+    ) -> Iterator[tuple[TokenValues, Sequence[Sample]]]:
+        """Passes with gradient, one microbatch at a time; the one that was kept if it serves."""
+        kept, self._kept = self._kept, None
+        values = kept.of(samples) if kept is not None and unchanged else None
+        if values is not None:
+            yield values, samples
+            return
+        for microbatch in self._microbatches(samples):
+            with self._autocast():
+                forward = self.forward(microbatch.rows, unfiltered=self.reference is not None)
+            yield forward, [samples[i] for i in microbatch.members]
 
     @torch.no_grad()
     def _still_shares(
@@ -227,18 +266,17 @@ class Learner:
             chosen = [samples[i] for i in microbatch.members]
             if unchanged:
                 known = _flat([s.prev_logprobs for s in chosen]).to(self.device)
-                forward = TokenValues(known, known, None)
+                forward = TokenValues(known, None, None)
             else:
                 with self._autocast():
                     forward = self.forward(microbatch.rows)
-            output = self.loss(self._loss_inputs(forward, microbatch.rows, chosen, minibatch))
+            output = self.loss(self._loss_inputs(forward, chosen, minibatch))
             shares += [*output.metrics.items(), ("train/loss", output.loss)]
         return shares
 
     def _loss_inputs(
         self,
         forward: TokenValues,
-        rows: TokenRows,
         chosen: Sequence[Sample],
         minibatch: Sequence[Sample],
     ) -> LossInputs:
@@ -249,6 +287,7 @@ class Learner:
             np.full(sample.trajectory.num_sampled, sample.advantage, np.float32)
             for sample in chosen
         ]
+        counts = np.array([sample.trajectory.num_sampled for sample in chosen], np.int64)
         references = [s.ref_logprobs for s in chosen if s.ref_logprobs is not None]
         return LossInputs(
             logprobs=forward.logprobs,
@@ -258,7 +297,7 @@ class Learner:
             ref_logprobs=None if self.reference is None else flat(references),
             advantages=flat(advantages),
             weights=flat([sample.weights for sample in chosen]),
-            trajectory=rows.trajectory,
+            trajectory=torch.from_numpy(np.repeat(np.arange(len(chosen)), counts)).to(self.device),
             num_trajectories=len(chosen),
             total_tokens=sum(sample.trajectory.num_sampled for sample in minibatch),
             total_trajectories=len(minibatch),
@@ -287,12 +326,16 @@ class Learner:
             "The step's batch is in trained/; lower policy.optimizer.lr or check the rewards",
         )
 
-    def _microbatches(self, samples: Sequence[Sample]) -> Iterator[Microbatch]:
-        """This rank's share; the cut does not depend on how many ranks there are."""
+    def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
+        """Which samples go through the model together."""
         lengths = [len(sample.trajectory.token_ids) for sample in samples]
         cut = pack_by_tokens if self.policy.sequence_packing else split_by_tokens
+        return cut(lengths, self.policy.train_micro_batch_tokens)
+
+    def _microbatches(self, samples: Sequence[Sample]) -> Iterator[Microbatch]:
+        """This rank's share; the cut does not depend on how many ranks there are."""
         lay_out = TokenRows.packed if self.policy.sequence_packing else TokenRows.padded
-        for members in self.ranks.share(cut(lengths, self.policy.train_micro_batch_tokens)):
+        for members in self.ranks.share(self._cut(samples)):
             chosen = [samples[i].trajectory for i in members or [0]]
             token_ids = [trajectory.token_ids for trajectory in chosen]
             masks = [trajectory.loss_mask for trajectory in chosen]
@@ -338,6 +381,7 @@ class Learner:
         Raises:
             StorageError: The weights belong to another model.
         """
+        self._kept = None
         if self.adapter is not None:
             self.adapter.restore(folder / "policy")
         else:

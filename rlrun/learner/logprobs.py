@@ -22,14 +22,13 @@ class TokenValues:
 
     Attributes:
         logprobs: Under the distribution that the tokens were sampled from.
-        entropies: Of that distribution, without gradient; NaN in a pass with gradient, where they
-            are not computed.
+        entropies: Of that distribution, without gradient; None unless asked for.
         unfiltered: Log-probs at the sampling temperature without top-k and top-p; None unless
             asked for.
     """
 
     logprobs: Tensor
-    entropies: Tensor
+    entropies: Tensor | None
     unfiltered: Tensor | None
 
 
@@ -50,7 +49,12 @@ class TokenLogprobs(nn.Module):
         self.model, self.sampling, self.chunk_tokens = model, sampling, chunk_tokens
 
     def forward(
-        self, rows: TokenRows, *, unfiltered: bool = False, sampling: Sampling | None = None
+        self,
+        rows: TokenRows,
+        *,
+        entropies: bool = False,
+        unfiltered: bool = False,
+        sampling: Sampling | None = None,
     ) -> TokenValues:
         """Log-probs of the trained tokens of a microbatch; ``sampling`` None is the generator's."""
         sampling = self.sampling if sampling is None else sampling
@@ -60,40 +64,44 @@ class TokenLogprobs(nn.Module):
         chunks = []
         parts = hidden.split(self.chunk_tokens), rows.targets.split(self.chunk_tokens)
         for part, targets in zip(*parts, strict=True):
+            arguments = part, targets, entropies, unfiltered, sampling
             if recompute:
-                chunk = checkpoint(
-                    self._chunk, part, targets, unfiltered, sampling, use_reentrant=False
-                )
+                chunks.append(checkpoint(self._chunk, *arguments, use_reentrant=False))
             else:
-                chunk = self._chunk(part, targets, unfiltered, sampling)
-            chunks.append(chunk)
+                chunks.append(self._chunk(*arguments))
         columns = [torch.cat(column) for column in zip(*chunks, strict=True)]
-        return TokenValues(columns[0], columns[1], columns[2] if unfiltered else None)
+        return TokenValues(
+            columns[0], columns[1] if entropies else None, columns[-1] if unfiltered else None
+        )
 
     def _chunk(
-        self, hidden: Tensor, targets: Tensor, unfiltered: bool, sampling: Sampling
+        self,
+        hidden: Tensor,
+        targets: Tensor,
+        entropies: bool,
+        unfiltered: bool,
+        sampling: Sampling,
     ) -> tuple[Tensor, ...]:
+        """Log-probs of a few tokens; behind them what else is asked for, in that order."""
         # Differences of log-probs are small: bfloat16 would round them away (10.01 - 10.03 = 0).
         logits = head(self.model)(hidden).float()
         processed = process_logits(logits, sampling)
-        chosen = token_logprobs(processed, targets)
-        entropy = (
-            _entropy(processed)
-            if not torch.is_grad_enabled()
-            else chosen.new_full(chosen.shape, torch.nan)
-        )
-        if not unfiltered:
-            return chosen, entropy
-        if sampling.top_k is None and sampling.top_p == 1:
-            return chosen, entropy, chosen
-        plain = process_logits(logits, Sampling(sampling.temperature))
-        return chosen, entropy, token_logprobs(plain, targets)
+        values = [token_logprobs(processed, targets)]
+        if entropies:
+            values.append(_entropy(processed))
+        if unfiltered and sampling.top_k is None and sampling.top_p == 1:
+            values.append(values[0])
+        elif unfiltered:
+            plain = process_logits(logits, Sampling(sampling.temperature))
+            values.append(token_logprobs(plain, targets))
+        return tuple(values)
 
 
+@torch.no_grad()
 def _entropy(processed: Tensor) -> Tensor:
     """Entropies [N] of distributions given by logits [N, V], -inf where filtered."""
     logprobs = processed.log_softmax(-1)
-    # In place: this pass has no gradient, and each further copy is as large as all logits.
+    # In place, as nothing here has a gradient: each further copy is as large as all logits.
     shares = logprobs.exp().mul_(logprobs)
     # A filtered token has probability 0 and log-prob -inf; its share of the entropy is 0.
     return -shares.masked_fill_(logprobs.isneginf(), 0.0).sum(-1)

@@ -13,8 +13,8 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.schema import Policy
 from rlrun.errors import DataError, TrainingError
-from rlrun.interfaces import Precision
 from rlrun.learner.attention import attends_by_sequence, no_mask, use_attention
+from rlrun.learner.bfloat16 import suit_precision
 from rlrun.learner.rows import TokenRows
 from rlrun.models import resolve_model
 
@@ -37,6 +37,7 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
     model = read_weights(path, policy.model)
     without_dropout(model)
     use_attention(model)
+    suit_precision(model, policy.precision, device)
     if policy.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     nn.Module.to(model, device)
@@ -70,21 +71,6 @@ def read_weights(path: str, name: str) -> PreTrainedModel:
             what = f"{len(keys)} {kind} parameters, such as {keys[0]}"
             raise DataError(f"policy.model={name}", what, REPAIR)
     return model
-
-
-def precision_notice(precision: Precision, device: torch.device) -> str | None:
-    """What is to be said about a precision that the device is slow at, or None.
-
-    An x86 processor without AVX-512 computes bfloat16 by converting every operand; SmolLM2-135M
-    took 4 to 7 times as long as in float32 on one.
-    """
-    slow = device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
-    if precision is Precision.BFLOAT16 and slow:
-        return (
-            "this processor has no instructions for bfloat16 and needs several times as long as "
-            "with policy.precision=float32"
-        )
-    return None
 
 
 def without_dropout(model: PreTrainedModel) -> None:

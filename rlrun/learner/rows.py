@@ -27,7 +27,6 @@ class TokenRows:
         targets: int64 [N], the trained tokens, sequence by sequence.
         predecessors: int64 [N], index into the flattened [B * T] of the position that predicts
             each target.
-        trajectory: int64 [N], sequence of each target.
     """
 
     token_ids: Tensor
@@ -36,7 +35,6 @@ class TokenRows:
     packed_lengths: tuple[int, ...] | None
     targets: Tensor
     predecessors: Tensor
-    trajectory: Tensor
 
     @classmethod
     def padded(
@@ -81,13 +79,12 @@ class TokenRows:
     ) -> TokenRows:
         """Places sequence i at ``starts[i]`` of the flattened rows."""
         flat = np.zeros(positions.size, np.int64)
-        predecessors, trajectory = [], []
-        for i, (start, row, mask) in enumerate(zip(starts, token_ids, loss_masks, strict=True)):
+        predecessors = []
+        for start, row, mask in zip(starts, token_ids, loss_masks, strict=True):
             assert not mask[0], "the first token of a sequence cannot be trained"
             flat[start : start + len(row)] = row
             trained = np.flatnonzero(np.asarray(mask))
             predecessors.append(start + trained - 1)
-            trajectory.append(np.full(len(trained), i))
         before = np.concatenate(predecessors)
 
         def tensor(array: Ids) -> Tensor:
@@ -100,5 +97,4 @@ class TokenRows:
             packed_lengths=packed_lengths,
             targets=tensor(flat[before + 1]),
             predecessors=tensor(before),
-            trajectory=tensor(np.concatenate(trajectory)),
         )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 
 import pytest
@@ -11,9 +10,6 @@ import pytest
 from rlrun.cluster.ray import RayCluster
 from rlrun.config.schema import RunConfig
 from tests.factories import config
-
-# Ray is an extra that `make test` does not install; docs/cluster.md says how these tests are run.
-collect_ignore_glob = [] if importlib.util.find_spec("ray") else ["test_ray_*.py"]
 
 SPREAD = (
     "cluster=ray",

@@ -30,6 +30,8 @@ from tests.learner.conftest import new_learner, ragged_samples
 
 T = TypeVar("T")
 
+pytestmark = pytest.mark.timeout(900)
+
 TRAINING = ("policy.train_micro_batch_tokens=64", "policy.max_grad_norm=0.5")
 
 
@@ -45,7 +47,8 @@ class Loop:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.start(work).result(timeout=120)
+        # Six processes import their libraries at once, on a machine that may be busy.
+        return self.start(work).result(timeout=600)
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
@@ -146,10 +149,10 @@ def test_idle_engines_share_the_calls(generator: RayGenerator, loop: Loop) -> No
 
 
 def test_a_cancelled_call_says_how_many_tokens_it_had(generator: RayGenerator, loop: Loop) -> None:
-    async def cancelled() -> int:
+    async def cancelled_after(seconds: float) -> int:
         many = [request(60, seed=seed) for seed in range(1500)]
         call = asyncio.create_task(generator.generate(many))
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(seconds)
         call.cancel()
         try:
             await call
@@ -157,7 +160,9 @@ def test_a_cancelled_call_says_how_many_tokens_it_had(generator: RayGenerator, l
             return error.tokens
         raise AssertionError("the call was answered")
 
-    assert loop.run(cancelled()) > 0
+    # How long the first token takes depends on the machine.
+    waits = (1.0, 2.0, 4.0, 8.0)
+    assert any(loop.run(cancelled_after(seconds)) > 0 for seconds in waits)
     assert [engine.load for engine in generator.pool.engines] == [0, 0]
 
 
@@ -172,7 +177,7 @@ def test_a_killed_engine_comes_back_with_the_newest_weights(
     until(lambda: first.load > 0)
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(GenerationError, match="engine 0 of 2: its process died"):
-        call.result(timeout=60)
+        call.result(timeout=300)
     # The other one takes work meanwhile.
     completions = loop.run(generator.generate([request()]))
     assert completions[0].weight_versions[0].version == 1

@@ -127,6 +127,7 @@ def padded_left(samples: list[Sample]) -> TokenRows:
     width = right.token_ids.shape[1]
     mask = (torch.arange(width) < lengths[:, None]).long()
     shifts = (width - lengths).tolist()
+    trained = torch.tensor([s.trajectory.num_sampled for s in samples])
 
     def rolled(rows: torch.Tensor) -> torch.Tensor:
         return torch.stack([row.roll(n) for row, n in zip(rows, shifts, strict=True)])
@@ -136,7 +137,7 @@ def padded_left(samples: list[Sample]) -> TokenRows:
         token_ids=rolled(right.token_ids),
         attention_mask=rolled(mask),
         position_ids=rolled(right.position_ids),
-        predecessors=right.predecessors + torch.tensor(shifts)[right.trajectory],
+        predecessors=right.predecessors + torch.tensor(shifts).repeat_interleave(trained),
     )
 
 

@@ -16,6 +16,7 @@ from tests.serve.engines import WITH_TOOLS, Engine
 ENGINES = {
     "transformers": ("transformers", False),
     "transformers, concurrent": ("transformers", True),
+    "vllm": ("vllm", True),
 }
 
 
