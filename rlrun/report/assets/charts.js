@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Curves over the steps, with one cursor for all of them.
 "use strict";
-const CHART = { width: 440, height: 210, left: 48, right: 10, top: 8, bottom: 24 };
+const CHART = { width: 440, height: 210, left: 48, right: 16, top: 8, bottom: 24 };
 const COLOURS = ["c0", "c1", "c2", "c3", "c4", "c5"];
 const DASHES = ["", "5 3", "2 3", "8 3 2 3"];
 const charts = [];

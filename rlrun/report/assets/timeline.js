@@ -94,7 +94,7 @@ function picture(lines, readout) {
     const text = `prompt ${g.prompt}: ${g.outcome}, ${seconds(g.end - g.start)}, of it environment ${seconds(g.env)}, longest ${g.longest} tokens, ${g.tokens} in all${why}`;
     root.append(svg("rect", { x: x(g.start), width: Math.max(0.6, x(g.end) - x(g.start)), y: groupsTop + g.row * height, height: Math.max(1, height - 1), fill: css(OUTCOME_COLOURS[g.outcome] || "k-other"), "fill-opacity": g.straggler ? 1 : 0.6, stroke: g.straggler ? css("text") : null, tabindex: g.straggler ? 0 : null, role: "img", "aria-label": text, ...tell(text) }));
   }
-  for (const t of ticks(0, length, 8)) root.append(svg("text", { x: x(start + t), y: bottom + 16, "text-anchor": "middle" }, length < 5 ? `${Number(t.toFixed(2))} s` : seconds(t)));
+  for (const t of ticks(0, length, 8)) root.append(svg("text", { x: x(start + t), y: bottom + 16, "text-anchor": t > 0.97 * length ? "end" : "middle" }, length < 5 ? `${Number(t.toFixed(2))} s` : seconds(t)));
   if (!packed.length) readout.textContent = "Bars of groups are kept for the last steps only; timeline.jsonl has all.";
   return root;
 }
