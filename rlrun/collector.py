@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlrun.advantage.group import zero_variance
@@ -25,12 +25,20 @@ from rlrun.scheduler.events import (
     GroupFinished,
     Verdict,
 )
-from rlrun.types import TrajectoryGroup
+from rlrun.stragglers import GroupSpan
+from rlrun.types import Prompt, TrajectoryGroup
 
 log = logging.getLogger(__name__)
 
 Report = GroupFinished | GroupFailed | GroupCancelled
 """How an attempt at a group ended."""
+
+
+_OUTCOMES: Mapping[type[Report], str] = {
+    GroupFinished: "finished",
+    GroupFailed: "failed",
+    GroupCancelled: "cancelled",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +47,12 @@ class InFlight:
 
     Attributes:
         admits: Its groups.
+        prompts: Theirs, in the same order.
         started: By ``time.monotonic``.
     """
 
     admits: tuple[Admit, ...]
+    prompts: tuple[Prompt, ...]
     started: float
 
 
@@ -90,8 +100,10 @@ class Collector:
         for call in calls:
             if not self._in_flight:
                 self._busy_since = time.monotonic()
-            task = asyncio.create_task(self._call(call))
-            self._in_flight[task] = InFlight(tuple(call), time.monotonic())
+            prompts = tuple(self.stream.prompt_at(admit.position) for admit in call)
+            in_flight = InFlight(tuple(call), prompts, time.monotonic())
+            task = asyncio.create_task(self._call(in_flight))
+            self._in_flight[task] = in_flight
             task.add_done_callback(self._done)
 
     def cancel(self, cancel: Cancel) -> None:
@@ -102,6 +114,7 @@ class Collector:
                 task.cancel()
                 return
         self.buffer.discard(cancel.position)
+        self.rollout.timeline.discarded(cancel.position)
 
     async def events(self) -> list[Event]:
         """What became of groups since it was last asked; waits for at least one.
@@ -136,7 +149,12 @@ class Collector:
     @property
     def oldest(self) -> InFlight | None:
         """The call that is in flight for the longest time."""
-        return min(self._in_flight.values(), key=lambda call: call.started, default=None)
+        return min(list(self._in_flight.values()), key=lambda call: call.started, default=None)
+
+    @property
+    def running(self) -> int:
+        """Groups that are in flight. May be asked by another thread, as may ``oldest``."""
+        return sum(len(call.admits) for call in list(self._in_flight.values()))
 
     @property
     def busy_seconds(self) -> float:
@@ -153,6 +171,7 @@ class Collector:
         if error is not None:
             self._error = error
         else:
+            self._note(call, task.result())
             self._events += task.result()
             self._tokens += sum(event.tokens for event in task.result())
             if any(isinstance(event, GroupFinished) for event in task.result()):
@@ -160,10 +179,11 @@ class Collector:
         if self._events or self._error is not None:
             self._arrived.set()
 
-    async def _call(self, call: Sequence[Admit]) -> list[Report]:
+    async def _call(self, in_flight: InFlight) -> list[Report]:
+        call = in_flight.admits
         jobs = [
-            Job(self.stream.prompt_at(admit.position), self.num_samples, admit.attempt)
-            for admit in call
+            Job(prompt, self.num_samples, admit.attempt)
+            for admit, prompt in zip(call, in_flight.prompts, strict=True)
         ]
         over = [self.rollout.passes_over(job.prompt) for job in jobs]
         if all(over):
@@ -191,6 +211,39 @@ class Collector:
             log.warning("%s: %s", ", ".join(job.prompt.prompt_id for job in jobs), text)
             return [GroupFailed(admit.position, admit.attempt, text, tokens) for admit in call]
         return [self._judge(admit, group) for admit, group in zip(call, groups, strict=True)]
+
+    def _note(self, call: InFlight, reports: Sequence[Report]) -> None:
+        """Enters the ends of a call's groups into the timeline."""
+        timeline, now = self.rollout.timeline, time.monotonic()
+        prompts = {prompt.position: prompt for prompt in call.prompts}
+        for report in reports:
+            prompt = prompts[report.position]
+            group, outcome = None, _OUTCOMES[type(report)]
+            if isinstance(report, GroupFinished):
+                if report.verdict is Verdict.NO_SIGNAL:
+                    group, outcome = self._dropped_at(report.position), "no_signal"
+                else:
+                    group = self.buffer.get(report.position)
+            trajectories = () if group is None else group.trajectories
+            timeline.ended(
+                GroupSpan(
+                    position=report.position,
+                    attempt=report.attempt,
+                    prompt_id=prompt.prompt_id,
+                    environment=agent_name(prompt.row.payload) or timeline.environment,
+                    start=call.started,
+                    end=now,
+                    outcome=outcome,
+                    tokens=report.tokens,
+                    longest=max((t.num_sampled for t in trajectories), default=0),
+                    turns=max((t.turns for t in trajectories), default=0),
+                    env_s=0.0 if group is None else group.env_seconds,
+                )
+            )
+
+    def _dropped_at(self, position: int) -> TrajectoryGroup | None:
+        """The group without signal of a position, until it is handed out."""
+        return next((g for g in self.dropped if g.prompt.position == position), None)
 
     def _lose(self, event: EnginesLost) -> None:
         """An engine takes all its calls with it; that is one failure and not one for each."""
@@ -233,3 +286,10 @@ class Collector:
         return GroupFinished(
             admit.position, admit.attempt, group.oldest_version, group.num_sampled, verdict
         )
+
+
+def agent_name(payload: Mapping[str, object]) -> str:
+    """What a row calls its agent; "" if it names none."""
+    agent = payload.get("agent_ref")
+    name = agent.get("name") if isinstance(agent, Mapping) else agent
+    return name if isinstance(name, str) else ""

@@ -16,6 +16,7 @@ from rlrun.models import read_model_config
 from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
 from rlrun.serve.choose import check_serving
+from rlrun.sinks.installed import check_sinks_installed
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ def read_inputs(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
         ConfigError: The model's context is too short, or a package is missing, or
             the HTTP server that is asked for cannot be started.
     """
+    check_sinks_installed(config.logging)
     config.cluster.check_installed()
     check_serving(config.generation)
     config.generation.check_installed()

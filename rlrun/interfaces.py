@@ -58,6 +58,12 @@ def component(name: str) -> Callable[[T], T]:
     return register
 
 
+def variant_of(settings: object) -> str:
+    """The name of a variant by its settings: "math" for those of "env/math"."""
+    names = (name for name, cls in REGISTRY.items() if cls is type(settings))
+    return next(names, "").rpartition("/")[2]
+
+
 def setting(
     *,
     ge: float | None = None,

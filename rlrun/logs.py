@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,7 +21,9 @@ from rlrun.errors import StorageError
 from rlrun.json_line import is_integer, is_number, parse_object
 from rlrun.metrics import find
 from rlrun.run_dir import RunDir
+from rlrun.sinks.mlflow_sink import MlflowSink
 from rlrun.sinks.tensorboard import TensorBoardSink
+from rlrun.sinks.wandb_sink import WandbSink
 
 if TYPE_CHECKING:
     from rlrun.config.schema import Logging
@@ -70,11 +72,23 @@ class MetricsLogger:
         except OSError as error:
             raise storage_error(self._path, "open", error) from error
         self._sinks: list[Sink] = []
-        if settings.tensorboard:
+        for name, make in self._makers(run_dir, settings):
             try:
-                self._sinks.append(TensorBoardSink(run_dir.tensorboard, self._last_step + 1))
+                self._sinks.append(make())
             except OSError as error:
-                self._switch_off("TensorBoard", error)
+                self._switch_off(name, error)
+
+    def _makers(
+        self, run_dir: RunDir, settings: Logging
+    ) -> Iterator[tuple[str, Callable[[], Sink]]]:
+        """(name, how to make it) of every sink that the settings ask for."""
+        if settings.tensorboard:
+            first = self._last_step + 1
+            yield "TensorBoard", lambda: TensorBoardSink(run_dir.tensorboard, first)
+        if settings.wandb.enabled:
+            yield "wandb", lambda: WandbSink(run_dir, settings.wandb)
+        if settings.mlflow.enabled:
+            yield "mlflow", lambda: MlflowSink(run_dir, settings.mlflow)
 
     @property
     def last_step(self) -> int:

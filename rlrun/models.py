@@ -176,10 +176,15 @@ def eos_token_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[i
     return tuple(dict.fromkeys(found))
 
 
+def embedded_folder(name: str) -> Path:
+    """The folder of a model that is part of the package; a KeyError for any other name."""
+    return Path(str(importlib.resources.files("rlrun") / "assets" / EMBEDDED[name]))
+
+
 def _resolve(name: str, key: str, *, weights: bool) -> Path:
     """The folder of a model; without ``weights``, of a hub model the small files suffice."""
     if name in EMBEDDED:
-        return Path(str(importlib.resources.files("rlrun") / "assets" / EMBEDDED[name]))
+        return embedded_folder(name)
     if name.startswith("rlrun:"):
         known = ", ".join(EMBEDDED)
         raise DataError(key, f"there is no embedded model {name}", f"The embedded ones: {known}")

@@ -41,6 +41,10 @@ class ReplayBuffer:
         """Hands out the groups of a batch."""
         return [self._groups.pop(position) for position in positions]
 
+    def get(self, position: int) -> TrajectoryGroup | None:
+        """A group that waits, left where it is."""
+        return self._groups.get(position)
+
     def discard(self, position: int) -> bool:
         """Drops a group; whether there was one."""
         return self._groups.pop(position, None) is not None

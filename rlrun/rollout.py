@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from rlrun.errors import DataError
 from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.renderer import Renderer
+from rlrun.timeline import Lane, Timeline
 from rlrun.types import (
     Completion,
     EnvStep,
@@ -134,7 +135,13 @@ async def run_together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 class RolloutRunner(Protocol):
-    """Makes trajectory groups of prompts, whoever leads the conversation."""
+    """Makes trajectory groups of prompts, whoever leads the conversation.
+
+    Attributes:
+        timeline: Where it is noted who was busy when.
+    """
+
+    timeline: Timeline
 
     @property
     def lockstep(self) -> bool:
@@ -162,10 +169,24 @@ class Rollout:
         environment: Environment,
         renderer: Renderer,
         settings: RolloutSettings,
+        *,
+        timeline: Timeline | None = None,
+        purpose: str = "rollouts",
     ) -> None:
-        """Keeps the parts; owns none of them."""
+        """Keeps the parts; owns none of them.
+
+        Args:
+            generator: Samples.
+            environment: Answers and scores.
+            renderer: Text to tokens and back.
+            settings: What bounds a rollout.
+            timeline: Where it is noted when generator and environment are busy.
+            purpose: What for, in the timeline.
+        """
         self.generator, self.environment = generator, environment
         self.renderer, self.settings = renderer, settings
+        self.timeline = timeline if timeline is not None else Timeline()
+        self.purpose = purpose
 
     @property
     def lockstep(self) -> bool:
@@ -210,7 +231,14 @@ class Rollout:
         indices = {id(job): index for index, job in enumerate(jobs)}
         for trajectory in trajectories:
             groups[indices[id(trajectory.job)]].append(self._finished(trajectory))
-        return [TrajectoryGroup(job.prompt, tuple(groups[index])) for index, job in enumerate(jobs)]
+        env_s = [0.0] * len(jobs)
+        for trajectory in trajectories:
+            index = indices[id(trajectory.job)]
+            env_s[index] = max(env_s[index], trajectory.env_seconds)
+        return [
+            TrajectoryGroup(job.prompt, tuple(groups[index]), env_s[index])
+            for index, job in enumerate(jobs)
+        ]
 
     async def _take_turns(self, trajectories: Sequence[_Open]) -> None:
         while running := [t for t in trajectories if t.end is None]:
@@ -218,7 +246,8 @@ class Rollout:
 
     async def _turn(self, running: Sequence[_Open]) -> None:
         requests = [self._request(trajectory) for trajectory in running]
-        completions = await self.generator.generate(requests)
+        with self.timeline.busy(Lane.GENERATOR, self.purpose):
+            completions = await self.generator.generate(requests)
         for trajectory, completion in zip(running, completions, strict=True):
             self._append_completion(trajectory, completion)
         steps = await asyncio.gather(*(self._env_step(trajectory) for trajectory in running))
@@ -263,7 +292,8 @@ class Rollout:
         deadline = asyncio.timeout(left)
         try:
             async with deadline:
-                return checked(await self.environment.step(episode))
+                with self.timeline.busy(Lane.ENVIRONMENT, self.purpose):
+                    return checked(await self.environment.step(episode))
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise
         # Environments are other people's code, and some raise what is no Exception.

@@ -9,6 +9,7 @@ from rlrun.derived import rollout_settings
 from rlrun.interfaces import AgentEnvironment, Environment, Generator
 from rlrun.renderer import Renderer
 from rlrun.rollout import Rollout, RolloutRunner
+from rlrun.timeline import Timeline
 
 
 def make_rollout(
@@ -18,10 +19,12 @@ def make_rollout(
     environment: Environment,
     *,
     training: bool,
+    timeline: Timeline | None = None,
 ) -> RolloutRunner:
     """What rolls prompts out, with the sampling of training or of validation."""
     settings = rollout_settings(config, training=training)
     if isinstance(environment, AgentEnvironment):
         stage = "training" if training else "validation"
-        return AgentRollout(environment, renderer, settings, stage)
-    return Rollout(generator, environment, renderer, settings)
+        return AgentRollout(environment, renderer, settings, stage, timeline)
+    purpose = "rollouts" if training else "validation"
+    return Rollout(generator, environment, renderer, settings, timeline=timeline, purpose=purpose)

@@ -7,15 +7,18 @@ in supersede.py.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from rlrun.atomic import remove_temporaries, storage_error, write_file
 from rlrun.errors import StorageError
+from rlrun.json_line import is_text, parse_object
 from rlrun.log_file import LogFile
 from rlrun.run_lock import RunLock, is_locked
 from rlrun.status import RunState, Status, read_status, write_status
@@ -25,6 +28,7 @@ _log = logging.getLogger(__name__)
 
 _STEP_FILE = re.compile(r"step_(\d+)\.jsonl")
 _LOCK = "run.lock"
+_ORIGIN = ("value", "from", "where")
 
 
 class RunDir:
@@ -143,6 +147,16 @@ class RunDir:
         return self.root / "metrics.jsonl"
 
     @property
+    def timeline(self) -> Path:
+        """Who did what and when, a line per step; all of it depends on the clock."""
+        return self.root / "timeline.jsonl"
+
+    @property
+    def origins(self) -> Path:
+        """Where each value of config.yaml came from."""
+        return self.root / "origins.json"
+
+    @property
     def events(self) -> Path:
         """The scheduler's event log."""
         return self.root / "events.jsonl"
@@ -226,6 +240,33 @@ class RunDir:
             raise storage_error(self.config, "keep the former version", error) from error
         write_file(self.config, text)
 
+    def write_origins(self, record: Mapping[str, Mapping[str, str]]) -> None:
+        """Writes origins.json.
+
+        Raises:
+            StorageError: It cannot be written.
+        """
+        write_file(self.origins, json.dumps(record, indent=1) + "\n")
+
+    def read_origins(self) -> dict[str, dict[str, str]]:
+        """Of each key "value", "from" and "where"; {} if there is no record.
+
+        Raises:
+            StorageError: It cannot be read, or is not what ``write_origins`` writes.
+        """
+        try:
+            raw = self.origins.read_bytes()
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise storage_error(self.origins, "read", error) from error
+        record = parse_object(str(self.origins), raw)
+        for key, origin in record.items():
+            texts = [origin.get(name) for name in _ORIGIN] if isinstance(origin, dict) else [None]
+            if not all(map(is_text, texts)):
+                raise StorageError(str(self.origins), f"is no record of the origin of {key}")
+        return record
+
     def write_status(
         self, state: RunState, *, step: int, reason: str = "", exit_code: int | None = None
     ) -> None:
@@ -259,9 +300,10 @@ class RunDir:
     def supersede(self, after_step: int) -> Path | None:
         """Moves away what lies beyond the checkpoint of ``after_step`` that a resume starts from.
 
-        That is: lines of metrics.jsonl with a higher step and a torn last line, and files of
-        trained/ and validation/ and checkpoints of higher steps. Nothing is deleted. May be killed
-        at any point and called again. The scheduler's event log is cut by its own rules.
+        That is: lines of metrics.jsonl and timeline.jsonl with a higher step and a torn last line,
+        and files of trained/ and validation/ and checkpoints of higher steps. Nothing is deleted.
+        May be killed at any point and called again. The scheduler's event log is cut by its own
+        rules.
         Steps up to the checkpoint that metrics.jsonl lacks at its end are warned about.
 
         Args:

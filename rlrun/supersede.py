@@ -38,11 +38,9 @@ def move_beyond(root: Path, after_step: int) -> Path | None:
         # Killed, and now resumed from another checkpoint: what was moved so far stands alone.
         _finish(moving)
         moving = None
-    metrics = root / "metrics.jsonl"
-    size = metrics.stat().st_size if metrics.exists() else 0
-    head = _head_length(metrics, after_step)
+    cuts = list(_cuts(root, after_step))
     later = list(_later(root, after_step))
-    if head == size and not later:
+    if not cuts and not later:
         return _finish(moving) if moving is not None else None
     if moving is None:
         superseded.mkdir(exist_ok=True)
@@ -50,8 +48,8 @@ def move_beyond(root: Path, after_step: int) -> Path | None:
         moving.mkdir()
         fsync_dir(superseded)
     remove_temporaries(moving)
-    if head < size:
-        _cut(metrics, head, moving)
+    for path, head in cuts:
+        _cut(path, head, moving)
     for path in later:
         destination = moving / path.relative_to(root)
         destination.parent.mkdir(exist_ok=True)
@@ -117,8 +115,17 @@ def _later(root: Path, after_step: int) -> Iterator[Path]:
                     yield path
 
 
+def _cuts(root: Path, after_step: int) -> Iterator[tuple[Path, int]]:
+    """Files with a line per step that have later ones, and the length of the head that stays."""
+    for name in ("metrics.jsonl", "timeline.jsonl"):
+        path = root / name
+        head = _head_length(path, after_step)
+        if path.exists() and head < path.stat().st_size:
+            yield path, head
+
+
 def _head_length(path: Path, after_step: int) -> int:
-    """The length in bytes of the head of metrics.jsonl that stays.
+    """The length in bytes of the head of a file with a line per step that stays.
 
     Steps ascend in the file, so the head ends at the first line of a later step. It ends too at a
     line that is no JSON object with a step: a torn write, behind which nothing can be trusted.

@@ -46,7 +46,7 @@ def plain_console(file: TextIO, width: int | None = None) -> SteadyConsole:
     It is a terminal exactly if ``file`` is one, and uses colours then unless NO_COLOR is set. What
     the encoding of the file lacks is written as an escape.
     """
-    if not _is_utf8(file) and isinstance(file, io.TextIOWrapper):
+    if not is_utf8(file) and isinstance(file, io.TextIOWrapper):
         file.reconfigure(errors="backslashreplace")
     return SteadyConsole(
         file=file,
@@ -76,12 +76,15 @@ def sparkline(values: Sequence[float], file: TextIO, width: int = 40) -> str:
     finite = [value for value in values if math.isfinite(value)]
     if not finite:
         return ""
+    # So that no sum or difference of them is beyond a float.
+    largest = max(map(abs, finite))
+    finite = [value / largest / 4 for value in finite] if largest > 1e100 else finite
     count = min(width, len(finite))
     edges = [len(finite) * place // count for place in range(count + 1)]
     parts = [finite[a:b] for a, b in zip(edges, edges[1:], strict=False)]
     means = [math.fsum(part) / len(part) for part in parts]
     low, high = min(means), max(means)
-    blocks = _BLOCKS if _is_utf8(file) else _ASCII_BLOCKS
+    blocks = _BLOCKS if is_utf8(file) else _ASCII_BLOCKS
     scale = (len(blocks) - 1) / (high - low) if high > low else 0.0
     return "".join(blocks[round((mean - low) * scale)] for mean in means)
 
@@ -96,5 +99,6 @@ def _shown(character: str) -> str:
     return character
 
 
-def _is_utf8(file: TextIO) -> bool:
+def is_utf8(file: TextIO) -> bool:
+    """Whether any character can be written to the file."""
     return (file.encoding or "").lower().replace("-", "") == "utf8"

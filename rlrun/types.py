@@ -235,10 +235,18 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryGroup:
-    """All samples of one prompt: the unit of scheduling and of the advantage baseline."""
+    """All samples of one prompt: the unit of scheduling and of the advantage baseline.
+
+    Attributes:
+        prompt: What they answer.
+        trajectories: The samples.
+        env_seconds: Time that the environment took over the one it took longest over. It depends
+            on the clock, hence counts for nothing in a comparison and is in no checkpoint.
+    """
 
     prompt: Prompt
     trajectories: tuple[Trajectory, ...]
+    env_seconds: float = field(default=0.0, compare=False)
 
     @property
     def oldest_version(self) -> int | None:

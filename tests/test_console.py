@@ -17,7 +17,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rlrun.console import Console, collapse_notice, duration, fit, step_fields, trend
+from rlrun.activity import Activity, Oldest
+from rlrun.console import Console
+from rlrun.step_line import collapse_notice, duration, fit, step_fields, trend
 
 METRICS = {
     "train/reward_mean": 0.53125,
@@ -41,13 +43,54 @@ def output_of(*steps: dict[str, float | None], total: int | None = 40) -> list[s
 
 def test_a_step_is_one_plain_line() -> None:
     assert output_of(METRICS) == [
-        "step  1/40  reward 0.531  eta 2m07s  5123 tok/s  3.250 s/step  87.500 tokens  age 0.000"
+        "step  1/40  reward 0.531  eta 2m07s  age 0.000  5123 tok/s  3.250 s/step  87.500 tokens"
     ]
 
 
 def test_a_step_without_metrics_is_still_a_line() -> None:
     assert output_of({}, total=None) == ["step 1"]
     assert output_of({"train/reward_mean": None}) == ["step  1/40"]
+
+
+ASYNC = METRICS | {
+    "perf/ceiling_efficiency": 0.714,
+    "idle/trainer_s": 0.585,
+    "idle/trainer_s/waiting_groups": 0.5,
+    "idle/trainer_s/age_limit": 0.085,
+    "age/mean": 1.9,
+    "age/max": 3.0,
+}
+WAITING = Activity(
+    "wait/waiting_groups", 12.4, 19, 13, 16, Oldest("gsm8k-train:1182", "math", 212.3)
+)
+
+
+def test_an_asynchronous_step_says_what_the_trainer_waits_for_and_the_oldest_prompt() -> None:
+    file = io.StringIO()
+    with Console(file) as console:
+        console.watch(lambda: WAITING)
+        console.begin(200)
+        console.step(41, ASYNC)
+    assert file.getvalue().splitlines() == [
+        "step  41/200  reward 0.531  eta 8m37s  E 0.71  waits 18% for groups  "
+        "oldest gsm8k-train:1182 212s"
+    ]
+
+
+def test_the_moment_in_words_names_what_is_waited_for_and_fits() -> None:
+    assert WAITING.trainer() == "trainer waits for groups, 13 of 16 ready, 12 s"
+    assert WAITING.rollouts(200) == (
+        "oldest running: prompt gsm8k-train:1182, env math, 212 s; 19 groups running, 13 ready"
+    )
+    assert WAITING.rollouts(79) == "oldest running: prompt gsm8k-train:1182, env math, 212 s"
+    assert WAITING.rollouts(50) == "oldest: gsm8k-train:1182 212s"
+    assert all(len(WAITING.rollouts(width)) <= width for width in range(200))
+    nothing = Activity("", 0.0, 0, 4, 16, None)
+    assert nothing.rollouts(80) == "rollouts: 0 groups running, 4 ready"
+
+
+def test_a_long_identity_is_told_by_its_end() -> None:
+    assert Oldest("generator:addition/train:4495", "", 1.0).short() == "..ddition/train:4495 1s"
 
 
 def test_the_reward_comes_with_its_trend() -> None:
@@ -174,9 +217,12 @@ def test_durations_read_well() -> None:
 
 PROGRAM = """
 import logging
+from rlrun.activity import Activity, Oldest
 from rlrun.console import Console
+oldest = Oldest("rows:" + "1" * 90, "math", 212.3)
 with Console() as console:
     console.say(["40 steps"])
+    console.watch(lambda: Activity("wait/waiting_groups", 12.4, 19, 13, 16, oldest))
     console.begin(3)
     for step in (1, 2, 3):
         console.step(
@@ -219,6 +265,20 @@ def test_a_terminal_has_a_bar_and_everything_else_as_lines() -> None:
     assert "step 3/3" in text and "eta 2s" in text
     assert "step 3/3  validation accuracy 0.500" in text and "warning: look out" in text
     assert text.rstrip().endswith("done")
+
+
+def shown_lines(text: str) -> list[str]:
+    """Lines as they were written, without what moves the cursor or sets colours."""
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    return [part for line in plain.split("\n") for part in line.split("\r")]
+
+
+@pytest.mark.parametrize("columns", ["40", "80", "200"])
+def test_a_terminal_says_what_goes_on_in_lines_that_fit(columns: str) -> None:
+    lines = shown_lines(on_terminal(COLUMNS=columns))
+    assert max(map(len, lines)) < int(columns)
+    assert any(line.startswith("trainer waits for groups, 13 of 16") for line in lines)
+    assert any(re.match(r"oldest.*111, env math, 212 s|oldest.*11 212s", line) for line in lines)
 
 
 def test_no_color_is_honoured() -> None:

@@ -9,6 +9,7 @@ import math
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,11 @@ from rlrun.errors import StorageError
 from rlrun.logs import MetricsLogger, as_number, read_metrics
 from rlrun.metrics import UndeclaredMetric
 from rlrun.run_dir import RunDir
+from tests.factories import config
 
 
 def settings_of(tensorboard: bool = False) -> Logging:
-    return Logging(tensorboard=tensorboard, trained=True, validation_rows=True)
+    return replace(config().logging, tensorboard=tensorboard)
 
 
 def logger_of(root: Path, tensorboard: bool = False) -> MetricsLogger:
@@ -184,11 +186,11 @@ def test_a_full_disk_is_a_storage_error_and_leaves_whole_lines(tmp_path: Path) -
     program = """
 import resource, sys
 from pathlib import Path
-from rlrun.config.schema import Logging
+from rlrun.config import load
 from rlrun.errors import StorageError
 from rlrun.logs import MetricsLogger
 from rlrun.run_dir import RunDir
-settings = Logging(tensorboard=False, trained=True, validation_rows=True)
+settings = load(["+recipe=quickstart", "logging.tensorboard=false"]).config.logging
 log = MetricsLogger(RunDir(Path(sys.argv[1])), settings)
 resource.setrlimit(resource.RLIMIT_FSIZE, (250, 250))
 try:

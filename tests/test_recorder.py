@@ -13,6 +13,7 @@ from rlrun.recorder import Recorder
 from rlrun.records import read_trained, read_validation
 from rlrun.run_dir import RunDir
 from rlrun.types import Prompt, Row, StopReason, Trajectory, TrajectoryGroup, VersionSpan
+from tests.factories import config
 
 ROW = Row("d:0", (), "4", {"agent_ref": {"name": "math"}}, "d:1")
 PROMPT = Prompt(position=9, epoch=0, row=ROW, token_ids=(5,))
@@ -56,7 +57,7 @@ def record(root: Path, settings: Logging) -> RunDir:
 
 
 def test_values_of_sampled_tokens_lie_at_their_places(tmp_path: Path) -> None:
-    run = record(tmp_path, Logging(tensorboard=False, trained=True, validation_rows=True))
+    run = record(tmp_path, config().logging)
     first, second = read_trained(run.trained_file(3))
     assert first["advantages"] == [0, -1.25, 0, -1.25]
     prev = [0, float(np.float32(-0.1)), 0, float(np.float32(-0.2))]
@@ -69,5 +70,5 @@ def test_values_of_sampled_tokens_lie_at_their_places(tmp_path: Path) -> None:
 
 
 def test_nothing_is_written_where_the_settings_say_so(tmp_path: Path) -> None:
-    run = record(tmp_path, Logging(tensorboard=False, trained=False, validation_rows=False))
+    run = record(tmp_path, config("logging.trained=false", "logging.validation_rows=false").logging)
     assert run.trained_steps() == [] and run.validation_steps() == []

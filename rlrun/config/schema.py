@@ -264,6 +264,33 @@ class Checkpointing:
     checkpoint_must_save_by: str | None
 
 
+class WandbMode(StrEnum):
+    """Where Weights & Biases puts what it is given."""
+
+    OFFLINE = "offline"
+    """Into files that `wandb sync` uploads whenever one likes."""
+    ONLINE = "online"
+    """To its server at once; needs an account."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Wandb:
+    """Metrics to Weights & Biases."""
+
+    enabled: bool
+    project: str
+    mode: WandbMode
+
+
+@dataclass(kw_only=True, slots=True)
+class Mlflow:
+    """Metrics to MLflow."""
+
+    enabled: bool
+    tracking_uri: str | None
+    experiment: str
+
+
 @dataclass(kw_only=True, slots=True)
 class Logging:
     """What is written beside metrics.jsonl."""
@@ -271,6 +298,8 @@ class Logging:
     tensorboard: bool
     trained: bool
     validation_rows: bool
+    wandb: Wandb
+    mlflow: Mlflow
 
 
 @dataclass(kw_only=True, slots=True)

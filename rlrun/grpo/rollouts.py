@@ -8,12 +8,15 @@ import logging
 import time
 from types import TracebackType
 
-from rlrun.collector import Collector
+from rlrun.activity import Activity, Oldest
+from rlrun.collector import Collector, InFlight, agent_name
 from rlrun.errors import GenerationError
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.watchdog import dump
 from rlrun.scheduler.events import Event
 from rlrun.scheduler.machine import Waiting
+from rlrun.terminal import visible
+from rlrun.timeline import Lane
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +35,7 @@ class Rollouts:
     ) -> None:
         self.decisions, self.collector = decisions, collector
         self.no_progress_timeout_s = no_progress_timeout_s
+        self.timeline = collector.rollout.timeline
         self.waited: dict[str, float] = {}
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -70,22 +74,42 @@ class Rollouts:
         """
         waiting, started = self.decisions.scheduler.waiting, time.monotonic()
         assert self._task is not None
+        cause = "waiting_groups" if waiting is Waiting.GROUPS else waiting.value
         news = asyncio.ensure_future(self._news.wait())
         try:
-            done, _ = await asyncio.wait(
-                [news, self._task],
-                timeout=self.no_progress_timeout_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            with self.timeline.busy(Lane.TRAINER, f"wait/{cause}"):
+                done, _ = await asyncio.wait(
+                    [news, self._task],
+                    timeout=self.no_progress_timeout_s,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
         finally:
             news.cancel()
-        cause = "waiting_groups" if waiting is Waiting.GROUPS else waiting.value
         self.waited[cause] = self.waited.get(cause, 0.0) + time.monotonic() - started
         if self._task in done:
             self._task.result()
         if not done:
             raise self._stuck()
         self._news.clear()
+
+    def activity(self) -> Activity:
+        """What goes on at the moment. May be asked by another thread: it reads counts only."""
+        scheduler, oldest = self.decisions.scheduler, self.collector.oldest
+        doing, seconds = self.timeline.doing(Lane.TRAINER)
+        return Activity(
+            doing=doing,
+            seconds=seconds,
+            running=self.collector.running,
+            ready=scheduler.counters()["buffer/groups"],
+            needed=scheduler.prompts_per_step,
+            oldest=None if oldest is None else self._oldest(oldest),
+        )
+
+    def _oldest(self, call: InFlight) -> Oldest:
+        prompt = call.prompts[0]
+        environment = agent_name(prompt.row.payload) or self.timeline.environment
+        seconds = time.monotonic() - call.started
+        return Oldest(visible(prompt.prompt_id), visible(environment), seconds)
 
     def take_waited(self) -> dict[str, float]:
         """Seconds waited since it was last asked, by what for."""
@@ -105,7 +129,7 @@ class Rollouts:
         what = f"no rollout has ended for {self.no_progress_timeout_s:g} s; the trainer waits for "
         what += f"{scheduler.waiting.value}"
         if oldest is not None:
-            prompt = self.collector.stream.prompt_at(oldest.admits[0].position)
+            prompt = oldest.prompts[0]
             seconds = time.monotonic() - oldest.started
             what += f"; the oldest running one is prompt {prompt.prompt_id}, since {seconds:.0f} s"
         else:

@@ -33,6 +33,7 @@ from rlrun.scheduler.events import Paused, Resumed, StepTrained, Stop, VersionPu
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
+from rlrun.timeline import Lane, TimelineFile
 from rlrun.types import FailureKind
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class Parts:
     saver: Saver
     records: Recorder
     metrics: MetricsLogger
+    timeline_file: TimelineFile
     console: Console
     stop: StopSignal
     time_limit: TimeLimit
@@ -102,6 +104,7 @@ class Trainer:
     def __init__(self, parts: Parts, step: int) -> None:
         self.parts, self.step = parts, step
         self.decisions, self.collector = parts.rollouts.decisions, parts.rollouts.collector
+        self.timeline = parts.rollouts.timeline
         self.computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
         self.current = StepInProgress()
         self.batch: Batch | None = None
@@ -120,7 +123,8 @@ class Trainer:
             Interrupted: A signal asked for the end; the run is saved.
             RlrunError: See errors.py; the run can be resumed from its newest checkpoint.
         """
-        await self.parts.generator.refit(self.step)
+        with self.timeline.busy(Lane.TRAINER, "refit"):
+            await self.parts.generator.refit(self.step)
         self._release_server()
         await self.parts.probe.check(self.step)
         self._stop_if_asked()
@@ -166,6 +170,7 @@ class Trainer:
         """
         self.current, self.consistent = StepInProgress(busy=self.collector.busy_seconds), True
         self._stop_if_asked()
+        waited_since = time.monotonic()
         self.parts.rollouts.carry_out()
         while (train := self.decisions.take_train()) is None:
             if isinstance(self.decisions.ended, Fail):
@@ -174,6 +179,7 @@ class Trainer:
                 return None
             await self.parts.rollouts.news()
         self._took("generate")
+        self.timeline.step_begins(train.positions, waited_since)
         return train
 
     async def update(self, train: Train) -> None:
@@ -184,7 +190,8 @@ class Trainer:
         if parts.server is not None:
             await parts.server.hold()
         groups = self.collector.buffer.take(train.positions)
-        prepared = await self._compute(parts.prepare, train.step, groups, train.mask_before)
+        with self.timeline.busy(Lane.TRAINER, "logprobs"):
+            prepared = await self._compute(parts.prepare, train.step, groups, train.mask_before)
         self.current.seconds["logprobs"] = time.perf_counter() - started
         batch = self.batch = prepared.batch
         if prepared.warning is not None:
@@ -197,7 +204,8 @@ class Trainer:
         if self._learns(batch):
             minibatches = batch.minibatches(parts.config.policy.train_global_batch_size)
             began = time.perf_counter()
-            metrics |= await self._compute(parts.learner.update, minibatches, train.step)
+            with self.timeline.busy(Lane.TRAINER, "update"):
+                metrics |= await self._compute(parts.learner.update, minibatches, train.step)
             self.current.seconds["update"] = time.perf_counter() - began
         metrics["train/skipped_update"] = float(not self._learns(batch))
         parts.rollouts.apply(
@@ -216,7 +224,8 @@ class Trainer:
         """Gives the generator the new weights and frees the slots of the step."""
         started = time.perf_counter()
         version = self.step + 1
-        await self.parts.generator.refit(version)
+        with self.timeline.busy(Lane.TRAINER, "refit"):
+            await self.parts.generator.refit(version)
         self._release_server()
         self.current.metrics["refit/seconds"] = time.perf_counter() - started
         difference = await self.parts.probe.check(version)
@@ -254,6 +263,7 @@ class Trainer:
         metrics |= {f"tokens/{name}": count for name, count in scheduler.ledger().items()}
         metrics |= scheduler.counters() | parts.environment.metrics()
         parts.metrics.log(self.step, metrics)
+        parts.timeline_file.write(self.timeline.take(self.step))
         parts.console.step(self.step, metrics)
         parts.run_dir.write_status(RunState.RUNNING, step=self.step)
         self._stop_if_asked()
@@ -271,7 +281,8 @@ class Trainer:
         assert evaluator is not None, "a configuration that validates has validation data"
         self.validated_step = self.step
         try:
-            evaluation = await evaluator.run()
+            with self.timeline.busy(Lane.TRAINER, "validation"):
+                evaluation = await evaluator.run()
         except GenerationError as error:
             log.warning("step %d: there is no validation: %s", self.step, error)
             return {}
@@ -283,7 +294,8 @@ class Trainer:
             self.parts.server.release()
 
     def _save(self, metrics: dict[str, float]) -> None:
-        self.save_seconds = self.parts.saver.save(self.step, metrics)
+        with self.timeline.busy(Lane.TRAINER, "save"):
+            self.save_seconds = self.parts.saver.save(self.step, metrics)
         self.parts.time_limit.save_took(self.save_seconds)
         self.saved_step = self.step
 

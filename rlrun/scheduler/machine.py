@@ -122,6 +122,11 @@ class Scheduler:
         return self._books.at.ended
 
     @property
+    def prompts_per_step(self) -> int:
+        """Groups that a step trains."""
+        return self._books.settings.prompts_per_step
+
+    @property
     def in_flight(self) -> tuple[int, ...]:
         """Positions that generate, the longest admitted first."""
         return tuple(self._books.pool.running)

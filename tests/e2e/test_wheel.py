@@ -106,5 +106,6 @@ def test_it_trains_in_the_folder_that_it_is_called_from(installed: Path, elsewhe
     (run_dir,) = (elsewhere / "runs" / "quickstart").iterdir()
     assert json.loads((run_dir / "status.json").read_text())["step"] == 2
     assert (run_dir / "checkpoints" / "step_000002" / "manifest.json").is_file()
+    assert "curves-body" in (run_dir / "report.html").read_text()
     audited = run(str(installed / "rlrun"), "audit", str(run_dir), cwd=elsewhere)
     assert audited.code == 0, audited.out

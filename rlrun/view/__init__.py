@@ -7,22 +7,26 @@ move the cursor, set colours or use markup.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from rich.rule import Rule
 from rich.table import Table
 
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.logs import read_metrics
 from rlrun.records import TrainedLine, read_trained
 from rlrun.run_dir import RunDir
-from rlrun.status import RunState
-from rlrun.terminal import SteadyConsole, plain_console, sparkline, visible
+from rlrun.run_state import state_in_words
+from rlrun.terminal import SteadyConsole, plain_console, sparkline
+from rlrun.view.difference import print_differences
+from rlrun.view.samples import print_samples
+from rlrun.view.steps import print_steps
+from rlrun.view.texts import number, parts, print_text, rule
 
 
 class Sort(StrEnum):
@@ -59,41 +63,78 @@ def view(
     sort: str = Sort.WORST,
     count: int = 3,
     prompt_id: str | None = None,
+    diff: bool = False,
+    steps: int | None = None,
+    validation: bool = False,
     characters: int = 2000,
     file: TextIO | None = None,
 ) -> None:
     """Prints a summary of the run, then trajectories.
 
     Args:
-        root: The run directory; the run may still be going on.
+        root: The run directory; the run may still be going on. Or a file that `rlrun eval --out`
+            wrote.
         step: Whose trajectories; the last one if None.
         sort: Which of them come first, a value of Sort.
         count: How many; 0 for the summary alone.
         prompt_id: Instead of one step's, show this prompt's trajectories over all steps.
+        diff: With ``prompt_id``: instead, how its best answer changed from step to step.
+        steps: Instead, a table of so many last steps; 0 for all.
+        validation: Instead, samples of the validation after ``step``, or of the last one.
         characters: Of longer texts the middle is left out; 0 for all.
         file: Where to; standard output if None.
 
     Raises:
-        ConfigError: ``sort`` is none of the orders.
+        ConfigError: ``sort`` is none of the orders, or options contradict each other.
         StorageError: There is no run, nothing of the step or prompt, or a file is damaged.
     """
     order = _order(sort)
-    run_dir = RunDir.read(root)
+    if diff and prompt_id is None:
+        what = "compares the answers to one prompt, and none is named"
+        raise ConfigError([Problem("--diff", what, "Add --prompt PROMPT_ID")])
     target = sys.stdout if file is None else file
     console = plain_console(target)
+    samples = functools.partial(
+        print_samples, console, sort=sort, count=count, prompt_id=prompt_id, characters=characters
+    )
+    if root.is_file():
+        samples(root)
+        return
+    run_dir = RunDir.read(root)
     _print_summary(console, run_dir, target)
-    if prompt_id is not None:
-        _print_prompt(console, run_dir, prompt_id, count, characters)
-        return
-    steps = run_dir.trained_steps()
-    if step is not None and step not in steps:
+    if steps is not None:
+        print_steps(console, run_dir, steps)
+    elif validation:
+        after = _step_of(run_dir.validation, run_dir.validation_steps(), step)
+        if after is not None:
+            samples(run_dir.validation_file(after))
+    elif prompt_id is not None:
+        _print_prompt(console, run_dir, prompt_id, count, characters, diff=diff)
+    else:
+        _print_step(console, run_dir, step, order, count, characters)
+
+
+def _step_of(folder: Path, steps: Sequence[int], wanted: int | None) -> int | None:
+    """The step that is wanted, or else the last one; None if there is none at all."""
+    if wanted is not None and wanted not in steps:
         have = f"there are steps {steps[0]} to {steps[-1]}" if steps else "there is none yet"
-        raise StorageError(str(run_dir.trained), f"holds nothing of step {step}; {have}")
-    if count == 0 or not steps:
+        raise StorageError(str(folder), f"holds nothing of step {wanted}; {have}")
+    return wanted if wanted is not None else max(steps, default=None)
+
+
+def _print_step(
+    console: SteadyConsole,
+    run_dir: RunDir,
+    step: int | None,
+    order: Sort,
+    count: int,
+    characters: int,
+) -> None:
+    chosen = _step_of(run_dir.trained, run_dir.trained_steps(), step)
+    if count == 0 or chosen is None:
         return
-    chosen = steps[-1] if step is None else step
     lines = heapq.nsmallest(count, read_trained(run_dir.trained_file(chosen)), key=_KEYS[order])
-    console.print(Rule(f"step {chosen}: {order.value}", characters=_dash(console)))
+    console.print(rule(console, f"step {chosen}: {order.value}"))
     for line in lines:
         _print_trajectory(console, line, characters)
 
@@ -125,7 +166,7 @@ _KEYS: Mapping[Sort, Callable[[TrainedLine], float]] = {
 
 def _print_summary(console: SteadyConsole, run_dir: RunDir, file: TextIO) -> None:
     lines = read_metrics(run_dir.metrics) if run_dir.metrics.exists() else []
-    console.tell(f"{run_dir.root}: {_state(run_dir)}", "bold")
+    console.tell(f"{run_dir.root}: {state_in_words(run_dir)}", "bold")
     table = Table(box=None, pad_edge=False, show_edge=False)
     for title in ("metric", "first", "last", "mean of last 10", "over the steps"):
         table.add_column(title, overflow="fold")
@@ -134,37 +175,26 @@ def _print_summary(console: SteadyConsole, run_dir: RunDir, file: TextIO) -> Non
         if values:
             last = values[-10:]
             numbers = (values[0], values[-1], sum(last) / len(last))
-            table.add_row(title, *map(_number, numbers), sparkline(values, file, _SPARKLINE))
+            table.add_row(title, *map(number, numbers), sparkline(values, file, _SPARKLINE))
     if table.row_count:
         console.print(table)
-
-
-def _state(run_dir: RunDir) -> str:
-    status = run_dir.read_status()
-    if status is None:
-        return "not started yet"
-    state = status.state.value
-    if status.state is RunState.RUNNING and not run_dir.in_use():
-        state = f"killed (process {status.pid} said it runs, but nothing holds the run directory)"
-    reason = f" ({status.reason})" if status.reason else ""
-    return f"{state}{reason}, step {status.step}"
 
 
 def _print_trajectory(console: SteadyConsole, line: TrainedLine, characters: int) -> None:
     head = (
         f"prompt {line['prompt_id']}, sample {line['sample_index']}: "
-        f"reward {_number(line['reward'])}{_parts(line['rewards'])}"
+        f"reward {number(line['reward'])}{parts(line['rewards'])}"
     )
     console.tell(head, "bold")
     console.tell(_facts(line), "dim")
-    _print_text(console, "prompt", line["prompt"], characters)
-    _print_text(console, "response", line["response"], characters)
+    print_text(console, "prompt", line["prompt"], characters)
+    print_text(console, "response", line["response"], characters)
     console.print()
 
 
 def _facts(line: TrainedLine) -> str:
     trained = [a for a, m in zip(line["advantages"], line["token_loss_mask"], strict=False) if m]
-    advantage = _number(max(trained, key=lambda a: abs(a or 0.0))) if trained else "none"
+    advantage = number(max(trained, key=lambda a: abs(a or 0.0))) if trained else "none"
     versions = sorted({version for version, _, _ in line["weight_versions"]})
     facts = [
         f"advantage {advantage}",
@@ -175,23 +205,20 @@ def _facts(line: TrainedLine) -> str:
     if not line["sample_loss_mask"]:
         facts.append("not in the loss")
     if line["unfiltered_reward"] != line["reward"]:
-        facts.append(f"reward as given {_number(line['unfiltered_reward'])}")
+        facts.append(f"reward as given {number(line['unfiltered_reward'])}")
     if line["agent_ref"] is not None:
         facts.append(f"agent {line['agent_ref']}")
     return ", ".join(facts)
 
 
-def _print_text(console: SteadyConsole, title: str, text: str, characters: int) -> None:
-    if characters and len(text) > characters:
-        half = characters // 2
-        left_out = len(text) - 2 * half
-        text = f"{text[:half]}\n[... {left_out} characters ...]\n{text[len(text) - half :]}"
-    console.tell(f"{title}:", "cyan")
-    console.tell(text)
-
-
 def _print_prompt(
-    console: SteadyConsole, run_dir: RunDir, prompt_id: str, count: int, characters: int
+    console: SteadyConsole,
+    run_dir: RunDir,
+    prompt_id: str,
+    count: int,
+    characters: int,
+    *,
+    diff: bool,
 ) -> None:
     lines = list(_of_prompt(run_dir, prompt_id))
     if not lines:
@@ -200,7 +227,7 @@ def _print_prompt(
             f"holds no trajectory of prompt {prompt_id!r}",
             "The prompt_id of every trajectory is in its heading in `rlrun view`",
         )
-    console.print(Rule(visible(f"prompt {prompt_id}"), characters=_dash(console)))
+    console.print(rule(console, f"prompt {prompt_id}"))
     table = Table(box=None, pad_edge=False, show_edge=False)
     for title in ("step", "samples", "mean reward", "rewards"):
         table.add_column(title, overflow="fold")
@@ -208,8 +235,11 @@ def _print_prompt(
         rewards = [line["reward"] for line in lines if line["step"] == step]
         given = [reward for reward in rewards if reward is not None]
         mean = sum(given) / len(given) if given else None
-        table.add_row(str(step), str(len(rewards)), _number(mean), " ".join(map(_number, rewards)))
+        table.add_row(str(step), str(len(rewards)), number(mean), " ".join(map(number, rewards)))
     console.print(table)
+    if diff:
+        print_differences(console, lines)
+        return
     for line in lines[-count:] if count else []:
         console.tell(f"step {line['step']}", "bold")
         _print_trajectory(console, line, characters)
@@ -220,17 +250,3 @@ def _of_prompt(run_dir: RunDir, prompt_id: str) -> Iterator[TrainedLine]:
         for line in read_trained(run_dir.trained_file(step)):
             if line["prompt_id"] == prompt_id:
                 yield line
-
-
-def _parts(rewards: Mapping[str, Any]) -> str:
-    if not rewards:
-        return ""
-    return f" ({', '.join(f'{name} {_number(value)}' for name, value in rewards.items())})"
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
-
-
-def _dash(console: SteadyConsole) -> str:
-    return "─" if console.encoding.lower().startswith("utf") else "-"

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The timeline as the page shows it: gaps with what was waited for, and no more than fits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+_NOTABLE = 0.004
+"""Share of a step below which a span or a gap is not shown."""
+
+_MOST_SPANS = 40
+"""Spans of a lane in a step; the shortest of more are left out."""
+
+Span = list[Any]
+"""[what, start, end], times in seconds since the beginning of the step's line."""
+
+
+def shorten(lines: Sequence[dict[str, Any]], most_groups: int) -> list[dict[str, Any]]:
+    """The lines for the page.
+
+    Every step keeps its lanes and stragglers. Bars of groups are kept from the last step
+    backwards until there are enough.
+
+    Args:
+        lines: As read from timeline.jsonl.
+        most_groups: Bars of groups in all.
+    """
+    shown = []
+    for line in reversed(lines):
+        groups = line["groups"] if most_groups >= len(line["groups"]) else []
+        most_groups -= len(line["groups"])
+        shown.append(
+            {
+                "step": line["step"],
+                "start": line["start"],
+                "seconds": line["seconds"],
+                "lanes": _lanes(line),
+                "groups": [_group(group) for group in groups],
+                "stragglers": [_straggler(one) for one in line["stragglers"]],
+            }
+        )
+    return shown[::-1]
+
+
+def union_s(spans: Sequence[Span]) -> float:
+    """Seconds in which at least one of the spans is."""
+    total, reached = 0.0, float("-inf")
+    for _, start, end in sorted(spans, key=lambda span: span[1]):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def gaps(spans: Sequence[Span], seconds: float) -> list[tuple[float, float]]:
+    """The stretches from 0 to ``seconds`` in which none of the spans is."""
+    found, reached = [], 0.0
+    for _, start, end in sorted(spans, key=lambda span: span[1]):
+        if min(start, seconds) > reached:
+            found.append((reached, min(start, seconds)))
+        reached = max(reached, end)
+    if reached < seconds:
+        found.append((reached, seconds))
+    return found
+
+
+def _lanes(line: dict[str, Any]) -> dict[str, list[Span]]:
+    lanes, seconds = line["lanes"], line["seconds"]
+    trainer = lanes.get("trainer", [])
+    generator = lanes.get("generator", [])
+    environment = lanes.get("environment", [])
+    least = _NOTABLE * seconds
+    generator_waits = [
+        [f"wait/{_during(trainer, start, end) or 'nothing'}", start, end]
+        for start, end in gaps(generator, seconds)
+        if end - start >= least
+    ]
+    environment_waits = [
+        [f"wait/{'generation' if _during(generator, start, end) else 'nothing'}", start, end]
+        for start, end in gaps(environment, seconds)
+        if end - start >= least
+    ]
+    trainer_works = [
+        ["other", start, end] for start, end in gaps(trainer, seconds) if end - start >= least
+    ]
+    return {
+        "trainer": _visible([*trainer, *trainer_works], least),
+        "generator": _visible([*generator, *generator_waits], least),
+        "environment": _visible([*environment, *environment_waits], least),
+    }
+
+
+def _visible(spans: Sequence[Span], least: float) -> list[Span]:
+    """The longest spans, joined where the same goes on and rounded, in the order of time."""
+    joined: list[Span] = []
+    for what, start, end in sorted(spans, key=lambda span: span[1]):
+        if joined and joined[-1][0] == what and start - joined[-1][2] <= least:
+            joined[-1][2] = max(end, joined[-1][2])
+        else:
+            joined.append([what, start, end])
+    long = sorted(joined, key=lambda span: span[1] - span[2])[:_MOST_SPANS]
+    kept = [[what, round(a, 3), round(b, 3)] for what, a, b in long if b - a >= least / 4]
+    return sorted(kept, key=lambda span: span[1])
+
+
+def _during(spans: Sequence[Span], start: float, end: float) -> str:
+    """What fills most of the stretch; "" if nothing does."""
+    filled: dict[str, float] = {}
+    for what, began, ended in spans:
+        overlap = min(end, ended) - max(start, began)
+        if overlap > 0:
+            filled[what] = filled.get(what, 0.0) + overlap
+    return max(filled, key=lambda what: filled[what], default="")
+
+
+def _group(group: dict[str, Any]) -> list[Any]:
+    names = ("prompt_id", "start", "end", "outcome", "tokens", "longest", "env_s")
+    return [group[name] for name in names]
+
+
+def _straggler(group: dict[str, Any]) -> dict[str, Any]:
+    names = (
+        *("prompt_id", "environment", "cause", "held_trainer_s", "start", "end"),
+        *("tokens", "longest", "env_s"),
+    )
+    return {name: group[name] for name in names}

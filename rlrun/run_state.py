@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a run stands, in words: what status.json says, checked against the lock."""
+
+from __future__ import annotations
+
+from rlrun.run_dir import RunDir
+from rlrun.status import RunState
+
+
+def state_in_words(run_dir: RunDir) -> str:
+    """State, reason and step of a run; one that says it runs and holds no lock was killed.
+
+    Raises:
+        StorageError: status.json is damaged.
+    """
+    status = run_dir.read_status()
+    if status is None:
+        return "not started yet"
+    state = status.state.value
+    if status.state is RunState.RUNNING and not run_dir.in_use():
+        state = f"killed (process {status.pid} said it runs, but nothing holds the run directory)"
+    reason = f" ({status.reason})" if status.reason else ""
+    return f"{state}{reason}, step {status.step}"
