@@ -13,6 +13,9 @@ from rlrun.config.variants import RECIPES
 from rlrun.config.yaml_file import read_yaml
 from rlrun.errors import ConfigError, Problem
 
+NIGHTLY = ".nightly.yaml"
+"""How the file ends that says, beside a recipe, what a nightly run of it must show."""
+
 _RUN_STAMP = re.compile(r"\d{8}-\d{6}.*")
 
 
@@ -31,12 +34,17 @@ def recipe_folders(config_dir: Path | None) -> list[Path]:
     return [*own, recipes_dir()]
 
 
+def recipe_files(folder: Path) -> list[Path]:
+    """The recipes in a folder, not what lies beside them."""
+    return [path for path in folder.glob("*.yaml") if not path.name.endswith(NIGHTLY)]
+
+
 def list_recipes(config_dir: Path | None = None) -> list[RecipeInfo]:
     """All recipes that have a name, in alphabetical order."""
     found = {
         path.stem: RecipeInfo(path.stem, path, read_yaml(path).header)
         for folder in reversed(recipe_folders(config_dir))
-        for path in folder.glob("*.yaml")
+        for path in recipe_files(folder)
     }
     return [found[name] for name in sorted(found)]
 
@@ -62,6 +70,8 @@ def no_recipe(where: str, name: str, config_dir: Path | None) -> Problem:
 
 def find_recipe(name: str, folders: list[Path]) -> Path | None:
     """The file of a recipe given by name, or by a path that ends in .yaml or .yml."""
+    if f"{name}.yaml".endswith(NIGHTLY) or name.endswith(NIGHTLY):
+        return None
     if name.endswith((".yaml", ".yml")):
         path = Path(name).expanduser()
         return path if path.is_file() else None

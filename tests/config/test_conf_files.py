@@ -10,6 +10,7 @@ import yaml
 from rlrun.config import conf_dir, list_recipes, load, recipes_dir
 from rlrun.config.compose import compose
 from rlrun.config.keys import keys_of, run_keys
+from rlrun.config.recipes import recipe_files
 from rlrun.config.reference import documented_sections
 from rlrun.config.report import Report
 from rlrun.config.schema import RunConfig
@@ -21,7 +22,7 @@ from rlrun.interfaces import REGISTRY, SLOTS
 
 discover()
 CONF_FILES = sorted(conf_dir().rglob("*.yaml"))
-RECIPE_FILES = sorted(recipes_dir().glob("*.yaml"))
+RECIPE_FILES = sorted(recipe_files(recipes_dir()))
 
 
 def name_of(path: Path) -> str:

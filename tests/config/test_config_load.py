@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 from rlrun.config import OriginKind, conf_dir, load, load_section, recipes_dir
 from rlrun.config.compose import compose as compose_sources
 from rlrun.config.keys import run_keys
+from rlrun.config.recipes import recipe_files
 from rlrun.config.report import Report
 from rlrun.config.schema import Decay, RunConfig
 from rlrun.config.settle import settle
@@ -77,7 +78,7 @@ def test_a_scale_works_without_a_recipe() -> None:
 
 
 def test_every_recipe_takes_every_scale() -> None:
-    for path in recipes_dir().glob("*.yaml"):
+    for path in recipe_files(recipes_dir()):
         for scale in ("full", "smoke"):
             load([f"+recipe={path.stem}", f"scale={scale}"])
 
