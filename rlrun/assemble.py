@@ -347,6 +347,7 @@ class _Run:
                 guard=guard,
                 event_log=decisions.event_log,
                 metrics=books.metrics,
+                layout=config.checkpointing.layout,
             ),
             records=Recorder(
                 self.run_dir,

@@ -162,7 +162,7 @@ perf/logprobs_s  seconds  max
 perf/update_s  seconds  max
     Part of the step spent on the optimizer updates.
 perf/checkpoint_s  seconds  max
-    Duration of saving after the step before.
+    Time for which saving after the step before held up the run.
 perf/generated_tokens_per_s  tokens/second  sum
     Tokens of the trajectory groups that finished during the step, over perf/generation_s.
 perf/trained_tokens_per_s  tokens/second  sum

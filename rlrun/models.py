@@ -32,6 +32,9 @@ MADE_BY = {
 }
 """Folders that recipes name and a command makes: what to do where one is missing."""
 
+SHARDS = "shards"
+"""The folder beside a checkpoint's policy/ that holds tensors as every rank wrote them."""
+
 CONNECT_TIMEOUT_S = 5
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 NO_WEIGHTS = ["*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken"]
@@ -251,7 +254,15 @@ def _has_weights(folder: Path) -> bool:
     if index.is_file():
         shards = set(_read_json(index).get("weight_map", {}).values())
         return bool(shards) and all((folder / shard).is_file() for shard in shards)
-    return any(folder.glob("*.safetensors"))
+    return any(folder.glob("*.safetensors")) or shards_of(folder) is not None
+
+
+def shards_of(folder: Path) -> Path | None:
+    """Where the weights of a checkpoint's policy/ are, if it has none itself."""
+    beside = folder.parent / SHARDS
+    if any(folder.glob("*.safetensors")) or not any(beside.glob("*.safetensors")):
+        return None
+    return beside
 
 
 def _has_vocabulary(folder: Path) -> bool:

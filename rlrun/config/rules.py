@@ -218,6 +218,23 @@ def _engine_fits_its_place(num_engines: int, tensor_parallel_size: int, engines:
     )
 
 
+def _gathered_as_computed(gathered: str, computed: str) -> str | None:
+    if gathered == "float32" or computed == "bfloat16":
+        return None
+    return (
+        f"policy.fsdp.gather_precision={gathered} with policy.precision={computed} would round the "
+        "weights of a computation that is not to be rounded"
+    )
+
+
+def _adapters_are_whole(layout: str, enabled: bool) -> str | None:
+    if layout == "whole" or not enabled:
+        return None
+    return (
+        f"checkpointing.layout={layout} with policy.lora.enabled=true: an adapter is one small file"
+    )
+
+
 def _model_is_no_choice(model: str) -> str | None:
     if (conf_dir() / "policy" / "model" / f"{model}.yaml").is_file() and "/" not in model:
         return f"policy.model={model} is the name of a choice, not of a model"
@@ -365,6 +382,18 @@ RULES: tuple[Rule, ...] = (
         ),
         _engine_fits_its_place,
         "Set both to 1, and cluster.num_engines to the engines that there are to be",
+    ),
+    Rule(
+        "gathered_as_computed",
+        ("policy.fsdp.gather_precision", "policy.precision"),
+        _gathered_as_computed,
+        "Set policy.precision=bfloat16, or policy.fsdp.gather_precision=float32",
+    ),
+    Rule(
+        "adapters_are_whole",
+        ("checkpointing.layout", "policy.lora.enabled"),
+        _adapters_are_whole,
+        "Set checkpointing.layout=whole",
     ),
     Rule(
         "model_is_no_choice",

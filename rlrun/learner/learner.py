@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,15 +16,17 @@ from torch.distributed.tensor import DTensor
 
 from rlrun.batch import Floats, Sample
 from rlrun.config.schema import Policy
-from rlrun.errors import StorageError, TrainingError
+from rlrun.errors import DataError, StorageError, TrainingError
 from rlrun.interfaces import Loss, LossInputs, Precision
+from rlrun.learner import shards
 from rlrun.learner.logprobs import TokenLogprobs, TokenValues
 from rlrun.learner.lora import Adapter
 from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
-from rlrun.learner.model import load_model, saved_tensors
+from rlrun.learner.model import load_model, read_weights, save_settings, saved_tensors
 from rlrun.learner.rows import TokenRows
 from rlrun.learner.schedule import lr_factor
 from rlrun.learner.sharding import Ranks, full_tensors, like, load_full, shard
+from rlrun.models import SHARDS
 from rlrun.training_state import (
     flatten_optimizer_state,
     load_tensors,
@@ -82,17 +84,20 @@ class Learner:
         """
         self.policy, self.loss, self.device = policy, loss, device
         self.ranks = ranks or Ranks()
-        self.model = load_model(policy, device)
+        # Offloaded parameters stay in CPU memory; sharding brings them to the device to compute.
+        offloaded = policy.fsdp.cpu_offload and self.ranks.mesh is not None
+        home = torch.device("cpu") if offloaded else device
+        self.model = load_model(policy, home)
         self.adapter = Adapter(self.model, policy) if policy.lora.enabled else None
         self.forward = TokenLogprobs(self.model, sampling, policy.logprob_chunk_tokens)
-        shard(self.forward, self.model, self.ranks)
+        shard(self.forward, self.model, self.ranks, policy)
         self.reference: TokenLogprobs | None = None
         if loss.reference_policy_kl_penalty > 0 and self.adapter is not None:
             self.reference = self.forward
         elif loss.reference_policy_kl_penalty > 0:
-            reference = load_model(policy, device).requires_grad_(False)
+            reference = load_model(policy, home).requires_grad_(False)
             self.reference = TokenLogprobs(reference, sampling, policy.logprob_chunk_tokens)
-            shard(self.reference, reference, self.ranks)
+            shard(self.reference, reference, self.ranks, policy)
         settings = policy.optimizer
         self.optimizer = torch.optim.AdamW(
             [p for p in self.model.parameters() if p.requires_grad],
@@ -320,6 +325,17 @@ class Learner:
                 self.model.save_pretrained(folder / "policy", state_dict=weights)
             save_tensors(folder / "optimizer.safetensors", state)
 
+    def save_shards(self, folder: Path) -> shards.Saving:
+        """Begins to write shards/ (weights and optimizer, a file per rank) and the rest of policy/.
+
+        Every rank must call it. The weights may be trained on at once.
+        """
+        state = flatten_optimizer_state(self.optimizer, self.model.named_parameters())
+        if self.ranks.rank == 0:
+            save_settings(self.model, folder / "policy")
+        tensors = self._saved_weights() | {shards.OPTIMIZER + k: v for k, v in state.items()}
+        return shards.begin_save(folder / SHARDS, tensors, self.ranks.saving)
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """The present weights as ``interfaces.Weights`` has them; every rank must call it."""
         if self.adapter is not None:
@@ -333,11 +349,14 @@ class Learner:
         return saved_tensors(self.model)
 
     def load(self, folder: Path) -> None:
-        """Restores what ``save`` wrote, bit for bit, on as many ranks as there are now.
+        """Restores what ``save`` or ``save_shards`` wrote, bit for bit, whatever the ranks then.
 
         Raises:
             StorageError: The weights belong to another model.
         """
+        if (folder / SHARDS).is_dir():
+            self._load_shards(folder / SHARDS)
+            return
         if self.adapter is not None:
             self.adapter.restore(folder / "policy")
         else:
@@ -351,6 +370,25 @@ class Learner:
                 state[key] = like(parameter, value)
         unflatten_optimizer_state(self.optimizer, self.model.named_parameters(), state, str(path))
 
+    def _load_shards(self, folder: Path) -> None:
+        there = shards.sizes(folder)
+        parameters = dict(self.model.named_parameters())
+        targets = self._saved_weights()
+        names = {name for name in there if not name.startswith(shards.OPTIMIZER)}
+        shards.check_fit(folder, dict.fromkeys(names, ()), dict.fromkeys(targets, ()))
+        state: dict[str, Tensor] = {}
+        for name in there.keys() - names:
+            key = name.removeprefix(shards.OPTIMIZER)
+            parameter = parameters.get(key.partition("/")[2])
+            if parameter is None or there[name] != parameter.shape:
+                state[key] = torch.zeros(there[name])
+            else:
+                state[key] = torch.zeros_like(parameter)
+        everything = targets | {shards.OPTIMIZER + key: value for key, value in state.items()}
+        shards.load(folder, everything, self.ranks.saving)
+        named = self.model.named_parameters()
+        unflatten_optimizer_state(self.optimizer, named, state, str(folder))
+
     def _load_weights(self, folder: Path) -> None:
         weights: dict[str, Tensor] = {}
         for path in sorted(folder.glob("*.safetensors")):
@@ -359,6 +397,12 @@ class Learner:
         targets = parameters | dict(self.model.named_buffers())
         missing = parameters.keys() - weights.keys()
         unexpected = weights.keys() - targets.keys()
+        if missing and unexpected:
+            # transformers saves some models (experts, mostly) under other names than it holds them.
+            with suppress(DataError):
+                weights = saved_tensors(read_weights(str(folder), str(folder)))
+                missing = parameters.keys() - weights.keys()
+                unexpected = weights.keys() - targets.keys()
         if missing or unexpected:
             raise StorageError(
                 str(folder),

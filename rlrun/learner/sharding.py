@@ -4,15 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
+
+from rlrun.config.schema import Policy
+from rlrun.interfaces import Precision
+from rlrun.learner.mixture import experts, routers
 
 T = TypeVar("T")
 
@@ -23,9 +33,16 @@ class Ranks:
 
     Attributes:
         mesh: One-dimensional; None for a single process without torch.distributed.
+        saving: What checkpoints are coordinated by while the mesh's own group trains; None for a
+            single process. Made with the object, by all ranks together.
     """
 
     mesh: DeviceMesh | None = None
+    saving: ProcessGroup | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.mesh is not None:
+            object.__setattr__(self, "saving", torch.distributed.new_group(backend="gloo"))
 
     @property
     def size(self) -> int:
@@ -66,17 +83,35 @@ class Ranks:
         return {index: value for one in parts for index, value in one.items()}
 
 
-def shard(module: nn.Module, model: PreTrainedModel, ranks: Ranks) -> None:
+def shard(module: nn.Module, model: PreTrainedModel, ranks: Ranks, policy: Policy) -> None:
     """Spreads the parameters of ``module``, which holds ``model``, over the ranks.
 
-    Each decoder layer is gathered on its own while it is used; embeddings, head and what is left
-    belong to the root and stay gathered from forward to backward, as the head is used at its end.
+    Each decoder layer is gathered on its own while it is used, and in it the experts of a mixture
+    on their own: they are most of its parameters. Embeddings, head and what is left belong to the
+    root and stay gathered from forward to backward, as the head is used at its end.
     """
     if ranks.mesh is None:
         return
-    for layer in decoder_layers(model):
-        fully_shard(layer, mesh=ranks.mesh)
-    fully_shard(module, mesh=ranks.mesh, reshard_after_forward=False)
+    settings, mesh = policy.fsdp, ranks.mesh
+    exact, low = MixedPrecisionPolicy(cast_forward_inputs=False), None
+    if settings.gather_precision is Precision.BFLOAT16:
+        low = torch.bfloat16
+    # Autocast, which is on meanwhile, chooses the types of the inputs. Gradients are summed in
+    # float32 whatever the parameters are gathered in.
+    gathered = MixedPrecisionPolicy(low, torch.float32, cast_forward_inputs=False)
+    offload = OffloadPolicy()
+    if settings.cpu_offload:
+        offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+        for buffer in module.buffers():
+            buffer.data = buffer.data.to(mesh.device_type)
+    if policy.moe_router_fp32:
+        for router in routers(model):
+            fully_shard(router, mesh=mesh, mp_policy=exact, offload_policy=offload)
+    for layer in [*experts(model), *decoder_layers(model)]:
+        fully_shard(layer, mesh=mesh, mp_policy=gathered, offload_policy=offload)
+    fully_shard(
+        module, mesh=mesh, mp_policy=exact, offload_policy=offload, reshard_after_forward=False
+    )
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:

@@ -5,22 +5,15 @@ from __future__ import annotations
 
 import math
 import types
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, fields
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from rlrun.config.suggest import nearest
 from rlrun.errors import ConfigError, Problem
 from rlrun.nightly.yaml_tree import Node
 
-
-class Record(Protocol):
-    """Any dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-
-T = TypeVar("T", bound=Record)
+T = TypeVar("T")
 
 
 def read_fields(cls: type[T], node: Node, problems: list[Problem], **given: object) -> T | None:
@@ -39,7 +32,8 @@ def read_fields(cls: type[T], node: Node, problems: list[Problem], **given: obje
         return None
     before = len(problems)
     hints = get_type_hints(cls)
-    known = {field.name: field for field in fields(cls) if field.name not in given}
+    own: Any = cls  # a dataclass, which typing cannot say of an abstract one
+    known = {field.name: field for field in fields(own) if field.name not in given}
     problems += unknown_names(mapping, known)
     values = dict(given)
     for name, field in known.items():

@@ -70,7 +70,7 @@ def baseline_step_s(
         nightly: The present one, whose own entries are left out.
     """
     times = [
-        entry["step_s"]
+        float(entry["step_s"])
         for entry in entries
         if entry["name"] == name
         and entry.get("machine") == machine_name
