@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import types
+from collections.abc import Iterable
 from dataclasses import MISSING, fields
 from enum import Enum
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -50,11 +51,19 @@ def unknown_names(mapping: dict[str, Node], known: dict[str, Any]) -> list[Probl
         Problem(
             node.where,
             f"{name} is not known here",
-            f"Did you mean {nearest(name, known)[0]}? Known: {', '.join(known)}",
+            meant(name, known, "Known"),
         )
         for name, node in mapping.items()
         if name not in known
     ]
+
+
+def meant(word: str, known: Iterable[str], what: str) -> str:
+    """A remedy for a name that does not exist: the most similar one, and all that there are."""
+    names = list(known)
+    if not names:
+        return "Leave it out"
+    return f"Did you mean {nearest(word, names)[0]}? {what}: {', '.join(names)}"
 
 
 def _convert(hint: Any, node: Node, name: str, problems: list[Problem]) -> Any:
@@ -73,11 +82,8 @@ def _convert(hint: Any, node: Node, name: str, problems: list[Problem]) -> Any:
         choices = [str(member.value) for member in hint]
         if value in choices:
             return hint(value)
-        near = nearest(str(value), choices)
         what = f"{name}={value} is none of the choices"
-        problems.append(
-            Problem(node.where, what, f"Did you mean {near[0]}? Choices: {', '.join(choices)}")
-        )
+        problems.append(Problem(node.where, what, meant(str(value), choices, "Choices")))
         return None
     if hint is float and type(value) is int:
         value = float(value)

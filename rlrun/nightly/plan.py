@@ -10,9 +10,9 @@ from typing import Any
 
 from rlrun.config import load
 from rlrun.config.schema import RunConfig
-from rlrun.config.suggest import nearest
 from rlrun.errors import ConfigError, EnvironmentDown, Problem
 from rlrun.nightly.assertions import metric_mistakes
+from rlrun.nightly.fields import meant
 from rlrun.nightly.spec import (
     TIERS,
     ParitySpec,
@@ -89,8 +89,7 @@ def make_plan(tier: str, recipes: Sequence[str] | None, config_dir: Path | None)
     problems = files_without_recipe(config_dir)
     if tier not in TIERS:
         what = f"there is no tier {tier!r}"
-        remedy = f"Did you mean {nearest(tier, TIERS)[0]}? Tiers: {', '.join(TIERS)}"
-        problems.append(Problem("--tier", what, remedy))
+        problems.append(Problem("--tier", what, meant(tier, TIERS, "Tiers")))
     cases: list[Case] = []
     parities: list[ParitySpec] = []
     for recipe in _chosen(recipes, config_dir, problems):
@@ -151,10 +150,8 @@ def _chosen(
     there = nightly_recipes(config_dir)
     for name in recipes or ():
         if name not in there:
-            near = nearest(name, there)
             what = f"{name!r} is no recipe with a nightly file"
-            remedy = f"Did you mean {near[0]}? There are {', '.join(there)}"
-            problems.append(Problem("--recipes", what, remedy))
+            problems.append(Problem("--recipes", what, meant(name, there, "There are")))
     names = there if recipes is None else [name for name in there if name in recipes]
     return [there[name] for name in names]
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlrun.config.recipes import NIGHTLY, list_recipes, recipe_folders
-from rlrun.config.suggest import nearest
 from rlrun.errors import ConfigError, Problem
 from rlrun.nightly.assertions import KINDS, Assertion
-from rlrun.nightly.fields import read_fields, unknown_names
+from rlrun.nightly.fields import meant, read_fields, unknown_names
 from rlrun.nightly.statistics import Statistic
 from rlrun.nightly.yaml_tree import Node, read_tree
 
@@ -183,10 +182,8 @@ def _read_assertion(name: str, node: Node, problems: list[Problem]) -> dict[str,
         problems.append(Problem(node.where, what, remedy))
         return {}
     if kind.value not in KINDS:
-        near = nearest(str(kind.value), KINDS)[0]
         what = f"kind={kind.value} does not exist"
-        remedy = f"Did you mean {near}? Kinds: {', '.join(KINDS)}"
-        problems.append(Problem(kind.where, what, remedy))
+        problems.append(Problem(kind.where, what, meant(str(kind.value), KINDS, "Kinds")))
         return {}
     read = read_fields(KINDS[str(kind.value)], Node(node.where, mapping), problems)
     return {} if read is None else {name: read}
@@ -209,7 +206,7 @@ def _run_problems(run: RunSpec) -> list[Problem]:
 
 def _parity_problems(parity: ParitySpec, names: list[str]) -> list[Problem]:
     found = [
-        Problem(parity.where, f"runs has {name}", f"Did you mean {nearest(name, names)[0]}?")
+        Problem(parity.where, f"runs has {name}", meant(name, names, "Runs"))
         for name in parity.runs
         if names and name not in names
     ]
