@@ -25,6 +25,7 @@ class RayCluster(Cluster):
     address: str | None
     num_nodes: int = setting(ge=1)
     gpus_per_node: int = setting(ge=0)
+    gpu_memory_gib: float | None = setting(gt=0)
     num_learner_ranks: int = setting(ge=1)
     num_engines: int = setting(ge=1)
     cpus_per_actor: int = setting(ge=1)

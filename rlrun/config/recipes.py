@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.paths import recipes_dir
+from rlrun.config.paths import conf_dir, recipes_dir
 from rlrun.config.suggest import nearest
 from rlrun.config.variants import RECIPES
 from rlrun.config.yaml_file import read_yaml
@@ -31,12 +31,19 @@ def recipe_folders(config_dir: Path | None) -> list[Path]:
     return [*own, recipes_dir()]
 
 
+def is_overlay(path: Path) -> bool:
+    """Whether a file is no recipe, but what a recipe says of a scale: RECIPE.SCALE.yaml."""
+    scale = path.stem.rpartition(".")[2]
+    return "." in path.stem and (conf_dir() / "scale" / f"{scale}.yaml").is_file()
+
+
 def list_recipes(config_dir: Path | None = None) -> list[RecipeInfo]:
     """All recipes that have a name, in alphabetical order."""
     found = {
         path.stem: RecipeInfo(path.stem, path, read_yaml(path).header)
         for folder in reversed(recipe_folders(config_dir))
         for path in folder.glob("*.yaml")
+        if not is_overlay(path)
     }
     return [found[name] for name in sorted(found)]
 
@@ -68,7 +75,7 @@ def find_recipe(name: str, folders: list[Path]) -> Path | None:
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
     files = [folder / f"{name}.yaml" for folder in folders]
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if file.is_file() and not is_overlay(file)), None)
 
 
 def recipe_name(path: Path) -> str:

@@ -107,6 +107,7 @@ class Policy:
     """The model that is trained and how its updates are computed."""
 
     model: str
+    architecture: dict[str, Any]
     tokenizer: str | None
     chat_template: str | None
     max_total_sequence_length: int = setting(ge=2)

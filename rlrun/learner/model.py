@@ -16,6 +16,7 @@ from rlrun.errors import DataError, TrainingError
 from rlrun.interfaces import Precision
 from rlrun.learner.attention import attends_by_sequence, no_mask, use_attention
 from rlrun.learner.rows import TokenRows
+from rlrun.learner.scan import use_segments
 from rlrun.models import resolve_model
 
 REPAIR = "Restore the folder, or save the model anew with save_pretrained"
@@ -37,6 +38,7 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
     model = read_weights(path, policy.model)
     without_dropout(model)
     use_attention(model)
+    use_segments(model)
     if policy.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     nn.Module.to(model, device)
