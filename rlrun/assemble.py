@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlrun.agent_rollout import AgentRollout
 from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
 from rlrun.checkpoint import Loaded as LoadedCheckpoint
 from rlrun.collector import Collector
@@ -33,7 +34,13 @@ from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver, read_state, restore_buffer, restore_randomness
 from rlrun.grpo.trainer import Parts, Trainer
 from rlrun.inputs import Inputs, read_inputs
-from rlrun.interfaces import Environment, Generator, RunningCluster
+from rlrun.interfaces import (
+    AgentEnvironment,
+    Environment,
+    Generator,
+    PolicyAddress,
+    RunningCluster,
+)
 from rlrun.learner.model import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.machine import set_up_torch
@@ -42,8 +49,9 @@ from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
 from rlrun.refit.probe import Probe
 from rlrun.replay_buffer import ReplayBuffer
-from rlrun.rollout import Rollout
+from rlrun.rollout import Rollout, RolloutRunner
 from rlrun.run_dir import RunDir
+from rlrun.sampled import SampledLog
 from rlrun.scheduler.machine import Scheduler
 from rlrun.scheduler.replay import lost_tokens
 from rlrun.signals import StopSignal
@@ -201,7 +209,11 @@ class _Run:
             if notice is not None:
                 self.console.notice(notice)
             generator = await cluster.start_generator(inputs.renderer, self._say)
-            async with self._serving(generator) as server:
+            sampled = SampledLog()
+            async with self._serving(generator, sampled) as server:
+                if self.config.env.announcement:
+                    self._say(self.config.env.announcement)
+                await environment.open(self._address(server, sampled, cluster))
                 await self._train(_Live(cluster, generator, server, environment), checkpoint)
         finally:
             if generator is not None:
@@ -214,7 +226,9 @@ class _Run:
         self.console.say([text])
 
     @asynccontextmanager
-    async def _serving(self, generator: Generator) -> AsyncIterator[PolicyServer | None]:
+    async def _serving(
+        self, generator: Generator, sampled: SampledLog
+    ) -> AsyncIterator[PolicyServer | None]:
         """The HTTP server in front of the generator, if the run exposes one."""
         config, path = self.config, self.run_dir.http_server
         if not config.generation.expose_http_server:
@@ -230,6 +244,7 @@ class _Run:
             api_key=key,
             step=self.step,
             shares_weights=not config.grpo.concurrent,
+            sampled=sampled,
         )
         try:
             write_address(path, [server], key)
@@ -238,6 +253,22 @@ class _Run:
         finally:
             await server.close()
             path.unlink(missing_ok=True)
+
+    def _address(
+        self, server: PolicyServer | None, sampled: SampledLog, cluster: RunningCluster
+    ) -> PolicyAddress | None:
+        """What the environment is told of the server."""
+        if server is None:
+            return None
+        return PolicyAddress(
+            base_urls=(server.base_url,),
+            api_key=server.api_key,
+            model=server.model,
+            parses_reasoning=server.parses_reasoning,
+            sampled=sampled,
+            folder=self.run_dir.root / "gym",
+            ray_address=cluster.ray_address,
+        )
 
     def _checkpoint(self) -> LoadedCheckpoint | None:
         """The newest whole checkpoint; what lies beyond it is moved away."""
@@ -297,19 +328,18 @@ class _Run:
         config, inputs = self.config, self.inputs
         learner, generator = live.cluster.learner, live.generator
         decisions, buffer, guard = books.decisions, books.buffer, books.guard
-        rollout = Rollout(
-            generator, live.environment, inputs.renderer, rollout_settings(config, training=True)
-        )
+        rollout = make_rollout(config, inputs, generator, live.environment, training=True)
         collector = Collector(
             rollout,
             inputs.stream,
             buffer,
             num_samples=config.grpo.num_generations_per_prompt,
+            scored_needed=config.env.scored_needed(config.grpo.num_generations_per_prompt),
             drop_without_signal=config.grpo.use_dynamic_sampling,
             deadline=Deadline(
                 config.grpo.group_timeout_s,
                 # A lockstep call is a whole step, which one slow answer must not cost.
-                None if generator.lockstep else config.grpo.rollout_timeout_s,
+                None if rollout.lockstep else config.grpo.rollout_timeout_s,
             ),
         )
         limit = config.checkpointing.checkpoint_must_save_by
@@ -328,6 +358,7 @@ class _Run:
             ),
             learner=learner,
             generator=generator,
+            environment=live.environment,
             server=live.server,
             probe=Probe(
                 generator,
@@ -351,7 +382,9 @@ class _Run:
             records=Recorder(
                 self.run_dir,
                 config.logging,
-                lambda prompt: inputs.renderer.decode(prompt.token_ids, skip_special=False),
+                lambda one: inputs.renderer.decode(
+                    one.token_ids[: one.input_length], skip_special=False
+                ),
             ),
             metrics=books.metrics,
             console=self.console,
@@ -385,14 +418,29 @@ class _Run:
         )
 
 
+def make_rollout(
+    config: RunConfig,
+    inputs: Inputs,
+    generator: Generator,
+    environment: Environment,
+    *,
+    training: bool,
+) -> RolloutRunner:
+    """What rolls prompts out: rlrun itself, or the environment's agents."""
+    settings = rollout_settings(config, training=training)
+    if isinstance(environment, AgentEnvironment):
+        stage = "training" if training else "validation"
+        return AgentRollout(environment, inputs.renderer, settings, stage)
+    return Rollout(generator, environment, inputs.renderer, settings)
+
+
 def make_evaluator(
     config: RunConfig, inputs: Inputs, generator: Generator, environment: Environment
 ) -> Evaluator | None:
     """None without validation data."""
     if inputs.validation is None:
         return None
-    settings = rollout_settings(config, training=False)
-    rollout = Rollout(generator, environment, inputs.renderer, settings)
+    rollout = make_rollout(config, inputs, generator, environment, training=False)
     prompts = validation_prompts(
         inputs.validation.rows, inputs.renderer.prompt_ids, config.grpo.max_val_samples
     )

@@ -22,6 +22,8 @@ class Masked(StrEnum):
 
     FAILED = "failed"
     """Generation or the environment failed: there is no reward."""
+    FLAGGED = "flagged"
+    """The environment says that its reward measures nothing."""
     EMPTY = "empty"
     """Nothing was sampled, so nothing can be trained."""
     OVERLONG = "overlong"
@@ -161,6 +163,8 @@ def _masked_at_once(trajectory: Trajectory, fresh: Trajectory, grpo: GRPO) -> Ma
     """What can be said of a trajectory before any log-prob is known."""
     if trajectory.reward is None:
         return Masked.FAILED
+    if trajectory.flagged:
+        return Masked.FLAGGED
     if trajectory.num_sampled == 0:
         return Masked.EMPTY
     if fresh.num_sampled == 0:

@@ -218,6 +218,12 @@ def _engine_fits_its_place(num_engines: int, tensor_parallel_size: int, engines:
     )
 
 
+def _agents_find_the_policy(retries: int, exposed: bool) -> str | None:
+    if exposed:
+        return None
+    return "env=gym with generation.expose_http_server=false: agents could not ask the policy"
+
+
 def _model_is_no_choice(model: str) -> str | None:
     if (conf_dir() / "policy" / "model" / f"{model}.yaml").is_file() and "/" not in model:
         return f"policy.model={model} is the name of a choice, not of a model"
@@ -365,6 +371,12 @@ RULES: tuple[Rule, ...] = (
         ),
         _engine_fits_its_place,
         "Set both to 1, and cluster.num_engines to the engines that there are to be",
+    ),
+    Rule(
+        "agents_find_the_policy",
+        ("env.max_retries", "generation.expose_http_server"),
+        _agents_find_the_policy,
+        "Set generation.expose_http_server=true",
     ),
     Rule(
         "model_is_no_choice",

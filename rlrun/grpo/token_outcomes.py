@@ -35,6 +35,9 @@ def token_categories(batch: Batch) -> dict[TokenCategory, int]:
         elif sample.stale_tokens:
             stale = counts.get(TokenCategory.STALE, 0)
             counts[TokenCategory.STALE] = stale + sample.stale_tokens
+        if lost := sample.trajectory.lost_tokens:
+            errored = counts.get(TokenCategory.ERRORED, 0)
+            counts[TokenCategory.ERRORED] = errored + lost
         counts[category] = counts.get(category, 0) + tokens
     return counts
 

@@ -16,6 +16,7 @@ from aiohttp.typedefs import Handler
 from rlrun.errors import ConfigError, DataError, GenerationError, Problem
 from rlrun.interfaces import Generator
 from rlrun.renderer import Renderer
+from rlrun.sampled import SampledLog
 from rlrun.serve.address import url_of
 from rlrun.serve.answer import AnswerMaker, Asked, JsonObject
 from rlrun.serve.conversation import PromptMaker, read_conversation
@@ -79,8 +80,9 @@ class PolicyServer:
         renderer: Renderer,
         tool_parser: ToolParser | None,
         reasoning_parser: ReasoningParser | None,
+        sampled: SampledLog,
     ) -> None:
-        self._settings = settings
+        self._settings, self._sampled = settings, sampled
         self._intake = Intake(generator)
         self._renderer = renderer
         self._prompts = PromptMaker(renderer)
@@ -107,13 +109,22 @@ class PolicyServer:
         renderer: Renderer,
         tool_parser: ToolParser | None,
         reasoning_parser: ReasoningParser | None,
+        sampled: SampledLog,
     ) -> PolicyServer:
         """Listens.
+
+        Args:
+            settings: See ServerSettings.
+            generator: What answers.
+            renderer: Of the policy.
+            tool_parser: Tells calls from text.
+            reasoning_parser: Tells reasoning from text.
+            sampled: Is told of answers to requests that have a seed.
 
         Raises:
             ConfigError: The address is taken, or none of this machine.
         """
-        server = cls(settings, generator, renderer, tool_parser, reasoning_parser)
+        server = cls(settings, generator, renderer, tool_parser, reasoning_parser, sampled)
         await server._runner.setup()
         site = web.TCPSite(server._runner, settings.host, settings.port)
         try:
@@ -132,6 +143,16 @@ class PolicyServer:
     def model(self) -> str:
         """The name that the model is asked for by."""
         return self._settings.names[0]
+
+    @property
+    def api_key(self) -> str:
+        """What clients must know."""
+        return self._settings.api_key
+
+    @property
+    def parses_reasoning(self) -> bool:
+        """Whether reasoning is set apart from the answer."""
+        return self._answers.parses_reasoning
 
     async def hold(self) -> None:
         """Before the learner's weights change: waits until nothing samples from them.
@@ -273,7 +294,7 @@ class PolicyServer:
 
     async def _sample(self, asked: Asked) -> list[Completion]:
         request = asked.request
-        return await self._intake.generate(
+        completions = await self._intake.generate(
             [
                 GenerationRequest(
                     token_ids=asked.prompt,
@@ -284,6 +305,10 @@ class PolicyServer:
                 for choice in range(request.choices)
             ]
         )
+        if request.seed is not None:
+            for completion in completions:
+                self._sampled.record(request.seed, asked.prompt, completion)
+        return completions
 
 
 def _dumps(answer: JsonObject) -> str:

@@ -14,6 +14,7 @@ from rlrun.derived import sampling_of
 from rlrun.interfaces import Generator
 from rlrun.models import read_model_config
 from rlrun.renderer import Renderer
+from rlrun.sampled import SampledLog
 from rlrun.serve.address import default_host
 from rlrun.serve.choose import check_serving, choose_reasoning_parser, choose_tool_parser
 from rlrun.serve.request import Limits
@@ -37,6 +38,7 @@ async def start_server(
     step: int = 0,
     peer: str | None = None,
     shares_weights: bool,
+    sampled: SampledLog | None = None,
 ) -> PolicyServer:
     """Serves a generator of a run as ``generation.http`` says.
 
@@ -49,6 +51,7 @@ async def start_server(
         step: That the run stands at; differs after a resume.
         peer: Another machine that clients may be on; None if all are on this one.
         shares_weights: See ServerSettings.
+        sampled: Is told of answers to requests that have a seed.
 
     Raises:
         ConfigError: The settings do not fit, or the address cannot be listened on.
@@ -73,6 +76,7 @@ async def start_server(
         renderer,
         choose_tool_parser(http, renderer.tokenizer),
         choose_reasoning_parser(http, renderer.tokenizer),
+        sampled or SampledLog(),
     )
 
 
@@ -92,6 +96,8 @@ def limits_of(config: RunConfig, renderer: Renderer) -> Limits:
 def write_address(path: Path, servers: Sequence[PolicyServer], api_key: str) -> None:
     """Tells the owner's other programs where the servers are (at least one), and the key.
 
+    Agents must know as well whether reasoning is set apart from the answer.
+
     Raises:
         StorageError: The file cannot be written.
     """
@@ -99,5 +105,6 @@ def write_address(path: Path, servers: Sequence[PolicyServer], api_key: str) -> 
         "base_urls": [server.base_url for server in servers],
         "api_key": api_key,
         "model": servers[0].model,
+        "parses_reasoning": servers[0].parses_reasoning,
     }
     write_file(path, json.dumps(content, indent=2) + "\n", private=True)
