@@ -94,7 +94,7 @@ def check(
     if as_json:
         _out(json.dumps([line.to_json() for line in lines], indent=2, ensure_ascii=False))
     else:
-        _out(render(lines))
+        _out(render(lines, color=sys.stdout.isatty()))
     failed = [line for line in lines if line.refused(strict)]
     if failed:
         raise typer.Exit(failed[0].exit_code)

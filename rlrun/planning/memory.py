@@ -16,6 +16,8 @@ few at a time. Measured: tests/planning/test_memory.py."""
 LOGIT_COPIES = 5
 """Float32 arrays of the size of a chunk's logits that live at once: the logits, after temperature,
 their log-softmax, a gradient."""
+FRAGMENTS = 0.1
+"""Share of everything that an allocator holds and cannot use."""
 ENGINE_OVERHEAD = 4 * 2**30
 """Bytes that an engine needs on a GPU beside weights and caches: CUDA context, graphs, activations
 of a prefill."""
@@ -71,7 +73,8 @@ def learner_parts(shape: Shape, learner: Learner, kept: Kept) -> list[Part]:
         parts.append(Part("activations", sum(kept.layers) + BACKWARD * largest))
     chunk = min(learner.chunk_tokens, learner.microbatch_tokens)
     parts.append(Part("logits", LOGIT_COPIES * FLOAT * chunk * shape.vocabulary))
-    return parts
+    fragments = FRAGMENTS * sum(part.bytes for part in parts)
+    return [*parts, Part("fragments", fragments)]
 
 
 def _gathered(shape: Shape, learner: Learner) -> float:

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the environment for the reward of a right and of a wrong answer, with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from rlrun.config.schema import RunConfig
+from rlrun.env.gym import GymEnv
+from rlrun.interfaces import Environment, Episode
+from rlrun.preflight.lines import CheckLine, Verdict
+from rlrun.types import EnvStep, Failure, FailureKind, Prompt, StopReason
+
+ENV_TIMEOUT_S = 30.0
+WRONG_ANSWER = "rlrun check: surely not the answer"
+
+
+async def look_at_environment(config: RunConfig, prompt: Prompt) -> list[CheckLine]:
+    """Starts or reaches the environment, and asks it about a real prompt.
+
+    Raises:
+        EnvironmentDown: It cannot be started or reached.
+    """
+    missing = _missing(config)
+    if missing is not None:
+        return [missing]
+    environment = config.env.start()
+    started = time.monotonic()
+    try:
+        await environment.open(None)
+        opened = time.monotonic() - started
+        answer = prompt.row.answer
+        right = await _score(environment, prompt, f"\\boxed{{{answer}}}\nAnswer: {answer}")
+        wrong = await _score(environment, prompt, f"\\boxed{{{WRONG_ANSWER}}}")
+    finally:
+        await environment.close()
+    lines = []
+    if config.env.announcement:
+        detail = f"{config.env.announcement}: ready after {opened:.1f} s"
+        lines.append(CheckLine("environment", Verdict.PASS, detail))
+    return [*lines, _judge(right, wrong, answer)]
+
+
+def _missing(config: RunConfig) -> CheckLine | None:
+    """What keeps the environment from being looked at on this machine, if anything does."""
+    env = config.env
+    if not isinstance(env, GymEnv) or not env.config_paths:
+        return None
+    if (Path(env.venv).expanduser() / "bin" / "python").is_file():
+        return None
+    return CheckLine(
+        "environment",
+        Verdict.UNVERIFIED,
+        f"NeMo Gym is not set up here: there is no {env.venv}",
+        f"rlrun gym setup --venv {env.venv}",
+        2,
+    )
+
+
+async def _score(environment: Environment, prompt: Prompt, response: str) -> EnvStep:
+    episode = Episode(
+        prompt=prompt,
+        sample_index=0,
+        messages=({"role": "assistant", "content": response},),
+        response=response,
+        turn=1,
+        stop_reason=StopReason.STOP,
+    )
+    try:
+        async with asyncio.timeout(ENV_TIMEOUT_S):
+            return await environment.step(episode)
+    except TimeoutError:
+        message = f"no answer within {ENV_TIMEOUT_S:g} s"
+        return EnvStep(failure=Failure(FailureKind.TIMEOUT, message))
+
+
+def _judge(right: EnvStep, wrong: EnvStep, answer: str) -> CheckLine:
+    for step in (right, wrong):
+        if step.failure is not None:
+            return CheckLine(
+                "environment",
+                Verdict.FAIL,
+                f"scoring failed ({step.failure.kind}): {step.failure.message}",
+                "Correct the environment or reward function",
+                exit_code=4,
+            )
+    if right.reward is None or wrong.reward is None:
+        return CheckLine(
+            "environment",
+            Verdict.UNVERIFIED,
+            "it answers with another turn instead of a reward",
+            "A short run shows its rewards: scale=smoke",
+            2,
+        )
+    detail = f"answer {answer!r} scores {right.reward}, a wrong one scores {wrong.reward}"
+    if right.reward > wrong.reward:
+        return CheckLine("environment", Verdict.PASS, detail)
+    return CheckLine(
+        "environment",
+        Verdict.UNVERIFIED,
+        detail + ", so the reference answer alone earns nothing",
+        "Expected where rewards depend on format or more than the answer; otherwise check env",
+        2,
+    )
