@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
 
@@ -66,17 +66,24 @@ class Ranks:
         return {index: value for one in parts for index, value in one.items()}
 
 
-def shard(module: nn.Module, model: PreTrainedModel, ranks: Ranks) -> None:
+def shard(module: nn.Module, model: PreTrainedModel, ranks: Ranks, *, half: bool) -> None:
     """Spreads the parameters of ``module``, which holds ``model``, over the ranks.
+
+    A model in the memory of the machine goes to the ranks' devices layer by layer, so that it need
+    not fit on one of them. With ``half``, parameters are gathered as bfloat16 and gradients summed
+    as float32; what each rank keeps is float32 as ever.
 
     Each decoder layer is gathered on its own while it is used; embeddings, head and what is left
     belong to the root and stay gathered from forward to backward, as the head is used at its end.
     """
     if ranks.mesh is None:
         return
+    kinds = MixedPrecisionPolicy()
+    if half:
+        kinds = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in decoder_layers(model):
-        fully_shard(layer, mesh=ranks.mesh)
-    fully_shard(module, mesh=ranks.mesh, reshard_after_forward=False)
+        fully_shard(layer, mesh=ranks.mesh, mp_policy=kinds)
+    fully_shard(module, mesh=ranks.mesh, mp_policy=kinds, reshard_after_forward=False)
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -85,20 +92,33 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
-def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gathers sharded tensors; every rank must call it and gets all of them."""
-    return {
-        name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        for name, tensor in tensors.items()
-    }
+def full_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Gathers sharded tensors, one after the other; every rank must ask for all of them."""
+    for name, tensor in tensors.items():
+        yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def collect(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """Whole tensors in the first rank's memory of the machine; nothing on the others.
+
+    Without ranks they stay where they are.
+    """
+    if ranks.mesh is None:
+        return dict(tensors)
+    found = {}
+    for name, tensor in full_tensors(tensors):
+        if ranks.rank == 0:
+            found[name] = tensor.cpu()
+    return found
 
 
 @torch.no_grad()
-def load_full(targets: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> None:
-    """Copies whole tensors into parameters, sharded or not, by name."""
-    for name, target in targets:
-        if name in values:
-            target.copy_(like(target, values[name]))
+def load_full(targets: Mapping[str, Tensor], values: Iterable[tuple[str, Tensor]]) -> None:
+    """Copies whole tensors into parameters, sharded or not, by name; others are passed over."""
+    for name, value in values:
+        target = targets.get(name)
+        if target is not None:
+            target.copy_(like(target, value))
 
 
 def like(target: Tensor, value: Tensor) -> Tensor:
