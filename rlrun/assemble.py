@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.agent_rollout import AgentRollout
 from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
 from rlrun.checkpoint import Loaded as LoadedCheckpoint
 from rlrun.collector import Collector
@@ -23,7 +22,6 @@ from rlrun.deadlines import Deadline
 from rlrun.derived import (
     is_ordered,
     plan_in_words,
-    rollout_settings,
     scheduler_settings,
 )
 from rlrun.errors import ConfigError, Interrupted, Problem, RlrunError
@@ -35,10 +33,8 @@ from rlrun.grpo.saving import Saver, read_state, restore_buffer, restore_randomn
 from rlrun.grpo.trainer import Parts, Trainer
 from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import (
-    AgentEnvironment,
     Environment,
     Generator,
-    PolicyAddress,
     RunningCluster,
 )
 from rlrun.learner.model import precision_notice
@@ -49,9 +45,8 @@ from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
 from rlrun.refit.probe import Probe
 from rlrun.replay_buffer import ReplayBuffer
-from rlrun.rollout import Rollout, RolloutRunner
+from rlrun.rollout_choice import make_rollout
 from rlrun.run_dir import RunDir
-from rlrun.sampled import SampledLog
 from rlrun.scheduler.machine import Scheduler
 from rlrun.scheduler.replay import lost_tokens
 from rlrun.signals import StopSignal
@@ -209,11 +204,14 @@ class _Run:
             if notice is not None:
                 self.console.notice(notice)
             generator = await cluster.start_generator(inputs.renderer, self._say)
-            sampled = SampledLog()
-            async with self._serving(generator, sampled) as server:
+            async with self._serving(generator) as server:
                 if self.config.env.announcement:
                     self._say(self.config.env.announcement)
-                await environment.open(self._address(server, sampled, cluster))
+                await environment.open(
+                    None
+                    if server is None
+                    else server.address(self.run_dir.root / "gym", cluster.ray_address)
+                )
                 await self._train(_Live(cluster, generator, server, environment), checkpoint)
         finally:
             if generator is not None:
@@ -226,9 +224,7 @@ class _Run:
         self.console.say([text])
 
     @asynccontextmanager
-    async def _serving(
-        self, generator: Generator, sampled: SampledLog
-    ) -> AsyncIterator[PolicyServer | None]:
+    async def _serving(self, generator: Generator) -> AsyncIterator[PolicyServer | None]:
         """The HTTP server in front of the generator, if the run exposes one."""
         config, path = self.config, self.run_dir.http_server
         if not config.generation.expose_http_server:
@@ -244,7 +240,6 @@ class _Run:
             api_key=key,
             step=self.step,
             shares_weights=not config.grpo.concurrent,
-            sampled=sampled,
         )
         try:
             write_address(path, [server], key)
@@ -253,22 +248,6 @@ class _Run:
         finally:
             await server.close()
             path.unlink(missing_ok=True)
-
-    def _address(
-        self, server: PolicyServer | None, sampled: SampledLog, cluster: RunningCluster
-    ) -> PolicyAddress | None:
-        """What the environment is told of the server."""
-        if server is None:
-            return None
-        return PolicyAddress(
-            base_urls=(server.base_url,),
-            api_key=server.api_key,
-            model=server.model,
-            parses_reasoning=server.parses_reasoning,
-            sampled=sampled,
-            folder=self.run_dir.root / "gym",
-            ray_address=cluster.ray_address,
-        )
 
     def _checkpoint(self) -> LoadedCheckpoint | None:
         """The newest whole checkpoint; what lies beyond it is moved away."""
@@ -328,7 +307,7 @@ class _Run:
         config, inputs = self.config, self.inputs
         learner, generator = live.cluster.learner, live.generator
         decisions, buffer, guard = books.decisions, books.buffer, books.guard
-        rollout = make_rollout(config, inputs, generator, live.environment, training=True)
+        rollout = make_rollout(config, inputs.renderer, generator, live.environment, training=True)
         collector = Collector(
             rollout,
             inputs.stream,
@@ -418,29 +397,13 @@ class _Run:
         )
 
 
-def make_rollout(
-    config: RunConfig,
-    inputs: Inputs,
-    generator: Generator,
-    environment: Environment,
-    *,
-    training: bool,
-) -> RolloutRunner:
-    """What rolls prompts out: rlrun itself, or the environment's agents."""
-    settings = rollout_settings(config, training=training)
-    if isinstance(environment, AgentEnvironment):
-        stage = "training" if training else "validation"
-        return AgentRollout(environment, inputs.renderer, settings, stage)
-    return Rollout(generator, environment, inputs.renderer, settings)
-
-
 def make_evaluator(
     config: RunConfig, inputs: Inputs, generator: Generator, environment: Environment
 ) -> Evaluator | None:
     """None without validation data."""
     if inputs.validation is None:
         return None
-    rollout = make_rollout(config, inputs, generator, environment, training=False)
+    rollout = make_rollout(config, inputs.renderer, generator, environment, training=False)
     prompts = validation_prompts(
         inputs.validation.rows, inputs.renderer.prompt_ids, config.grpo.max_val_samples
     )

@@ -27,6 +27,7 @@ class GymEnv(Env):
     venv: str
     agents: dict[str, str]
     head_server: str | None
+    verifiers: dict[str, str]
     default_agent: str | None
     start_timeout_s: float = setting(gt=0)
     control_timeout_s: float = setting(gt=0)
@@ -41,7 +42,8 @@ class GymEnv(Env):
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
         """There must be agents, and their addresses must be such."""
-        if not self.config_paths and not self.agents and self.head_server is None:
+        there = self.config_paths or self.agents or self.verifiers
+        if not there and self.head_server is None:
             yield (
                 ("config_paths", "agents", "head_server"),
                 "no agents: config_paths=[], agents={} and head_server=null",
@@ -54,6 +56,7 @@ class GymEnv(Env):
                 "Remove env.config_overrides, or name the files in env.config_paths",
             )
         urls = {f"agents.{name}": url for name, url in self.agents.items()}
+        urls |= {f"verifiers.{name}": url for name, url in self.verifiers.items()}
         if self.head_server is not None:
             urls["head_server"] = self.head_server
         for key, url in urls.items():

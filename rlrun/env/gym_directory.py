@@ -51,6 +51,7 @@ class Directory:
         given = {name: url.rstrip("/") for name, url in settings.agents.items()}
         await self._wait_for(client, given)
         self._agents |= given
+        self._verifiers |= {name: url.rstrip("/") for name, url in settings.verifiers.items()}
 
     async def _start(self, client: GymClient, policy: PolicyAddress | None) -> None:
         from rlrun.gym.servers import Servers
@@ -80,7 +81,8 @@ class Directory:
         except RequestFailed as error:
             remedy = "Start Gym's servers, or correct env.head_server"
             raise EnvironmentDown("env.head_server", error.message, remedy) from error
-        instances = [one for one in found if isinstance(one, Mapping)] if _is_list(found) else []
+        found = found if isinstance(found, list) else []
+        instances = [one for one in found if isinstance(one, Mapping)]
         for one in instances:
             name, address = one.get("process_name") or one.get("name"), one.get("url")
             if one.get("server_type") == "responses_api_agents" and name and address:
@@ -162,7 +164,3 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
         merged[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
     return merged
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list)

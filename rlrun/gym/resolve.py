@@ -3,13 +3,16 @@
 
 A program of its own that knows nothing of rlrun. Standard input is a JSON object with
 "config_paths" and "initial" (keys that win over the files); the last line of standard output is a
-JSON object with "config" (resolved, as YAML), "site" (where the package is) and "servers".
+JSON object with "config" (resolved, as YAML), "site" (where the package is), "servers" and
+"versions" (of Ray and Python).
 """
 
 from __future__ import annotations
 
 import json
+import platform
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +53,7 @@ def main() -> None:
         "config": OmegaConf.to_yaml(config, resolve=True),
         "site": str(Path(nemo_gym.__file__).parent.parent),
         "servers": servers,
+        "versions": [metadata.version("ray"), platform.python_version()],
     }
     sys.stdout.write("\n" + json.dumps(found) + "\n")
 

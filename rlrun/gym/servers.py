@@ -11,9 +11,11 @@ import asyncio
 import json
 import logging
 import os
+import platform
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,9 @@ PING_S = 2.0
 RESOLVE_S = 120.0
 END_S = 15.0
 LOG_TAIL = 600
+RAY_ADDRESS = "ray_head_node_address"
+"""Gym's name for the cluster that its servers are to join."""
+
 ATTEMPTS = 2
 """Ports are chosen before they are used; somebody else may take one in between."""
 
@@ -69,12 +74,14 @@ class Plan:
         config: The resolved configuration, as YAML.
         site: Folder of the packages.
         python: Interpreter of Gym's environment.
+        versions: Of Ray and Python in it.
     """
 
     servers: tuple[Server, ...]
     config: str
     site: Path
     python: Path
+    versions: tuple[str, str]
 
     def agents(self) -> dict[str, Server]:
         """Agents by name."""
@@ -133,7 +140,32 @@ async def resolve(venv: str, config_paths: Sequence[str], initial: Mapping[str, 
         )
     found = json.loads(out.decode().strip().splitlines()[-1])
     servers = tuple(Server(**fields) for fields in found["servers"])
-    return Plan(servers, found["config"], Path(found["site"]), python)
+    ray, own_python = found["versions"]
+    return Plan(servers, found["config"], Path(found["site"]), python, (ray, own_python))
+
+
+async def resolve_for_ray(
+    venv: str, config_paths: Sequence[str], initial: Mapping[str, Any]
+) -> Plan:
+    """As ``resolve``, without the run's Ray cluster where Gym's Ray could not join it.
+
+    Servers that use Ray (code_gen) then start one of their own, which ends with them.
+    """
+    plan = await resolve(venv, config_paths, initial)
+    if RAY_ADDRESS not in initial:
+        return plan
+    ours = (metadata.version("ray"), platform.python_version())
+    if plan.versions == ours:
+        return plan
+    log.warning(
+        "%s has Ray %s and Python %s, the run's cluster has %s and %s: Gym servers that use Ray "
+        "start their own",
+        venv,
+        *plan.versions,
+        *ours,
+    )
+    without = {key: value for key, value in initial.items() if key != RAY_ADDRESS}
+    return await resolve(venv, config_paths, without)
 
 
 class Servers:
@@ -176,7 +208,7 @@ class Servers:
         """
         folder.mkdir(parents=True, exist_ok=True)
         for attempt in range(ATTEMPTS):
-            servers = cls(await resolve(venv, config_paths, initial), folder)
+            servers = cls(await resolve_for_ray(venv, config_paths, initial), folder)
             try:
                 await servers._begin()
                 await servers._wait_until_ready(client, timeout_s)

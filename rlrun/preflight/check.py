@@ -35,10 +35,9 @@ def preflight(loaded: Loaded) -> list[CheckLine]:
         for text in plan_in_words(config, inputs.stream):
             findings.add("plan", text)
         findings.lines.append(rendered_sample(inputs))
-        with findings.of("environment"):
-            findings.lines += asyncio.run(look_at_environment(config, inputs.stream.prompt_at(0)))
-    else:
-        findings.unverified("environment", "there is no row to ask it about")
+    with findings.of("environment"):
+        prompt = None if inputs is None else inputs.stream.prompt_at(0)
+        findings.lines += asyncio.run(look_at_environment(config, prompt))
     with findings.of("model"):
         look_at_model(config, findings)
     return findings.lines

@@ -4,59 +4,48 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from pathlib import Path
 
 from rlrun.config.schema import RunConfig
 from rlrun.env.gym import GymEnv
 from rlrun.interfaces import Environment, Episode
-from rlrun.preflight.lines import CheckLine, Verdict
+from rlrun.preflight.lines import STRICT_EXIT_CODE, CheckLine, Verdict
 from rlrun.types import EnvStep, Failure, FailureKind, Prompt, StopReason
 
 ENV_TIMEOUT_S = 30.0
 WRONG_ANSWER = "rlrun check: surely not the answer"
 
 
-async def look_at_environment(config: RunConfig, prompt: Prompt) -> list[CheckLine]:
-    """Starts or reaches the environment, and asks it about a real prompt.
+async def look_at_environment(config: RunConfig, prompt: Prompt | None) -> list[CheckLine]:
+    """Starts or reaches the environment, and asks it about a real prompt (None: there is none).
 
     Raises:
         EnvironmentDown: It cannot be started or reached.
     """
-    missing = _missing(config)
-    if missing is not None:
-        return [missing]
+    if isinstance(config.env, GymEnv):
+        return await _gym(config.env)
+    if prompt is None:
+        what = "there is no row to ask it about"
+        return [CheckLine("environment", Verdict.UNVERIFIED, what, "", STRICT_EXIT_CODE)]
     environment = config.env.start()
-    started = time.monotonic()
     try:
-        await environment.open(None)
-        opened = time.monotonic() - started
         answer = prompt.row.answer
         right = await _score(environment, prompt, f"\\boxed{{{answer}}}\nAnswer: {answer}")
         wrong = await _score(environment, prompt, f"\\boxed{{{WRONG_ANSWER}}}")
     finally:
         await environment.close()
-    lines = []
-    if config.env.announcement:
-        detail = f"{config.env.announcement}: ready after {opened:.1f} s"
-        lines.append(CheckLine("environment", Verdict.PASS, detail))
-    return [*lines, _judge(right, wrong, answer)]
+    return [_judge(right, wrong, answer)]
 
 
-def _missing(config: RunConfig) -> CheckLine | None:
-    """What keeps the environment from being looked at on this machine, if anything does."""
-    env = config.env
-    if not isinstance(env, GymEnv) or not env.config_paths:
-        return None
-    if (Path(env.venv).expanduser() / "bin" / "python").is_file():
-        return None
-    return CheckLine(
-        "environment",
-        Verdict.UNVERIFIED,
-        f"NeMo Gym is not set up here: there is no {env.venv}",
-        f"rlrun gym setup --venv {env.venv}",
-        2,
-    )
+async def _gym(env: GymEnv) -> list[CheckLine]:
+    """Whether agents answer, or could be started."""
+    from rlrun.env.gym_check import look_at
+
+    verdicts = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.UNVERIFIED}
+    codes = {True: 0, False: 4, None: STRICT_EXIT_CODE}
+    return [
+        CheckLine(one.name, verdicts[one.ok], one.detail, one.remedy, codes[one.ok])
+        for one in await look_at(env)
+    ]
 
 
 async def _score(environment: Environment, prompt: Prompt, response: str) -> EnvStep:
@@ -102,5 +91,5 @@ def _judge(right: EnvStep, wrong: EnvStep, answer: str) -> CheckLine:
         Verdict.UNVERIFIED,
         detail + ", so the reference answer alone earns nothing",
         "Expected where rewards depend on format or more than the answer; otherwise check env",
-        2,
+        STRICT_EXIT_CODE,
     )

@@ -9,12 +9,13 @@ import json
 import logging
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from rlrun.errors import ConfigError, DataError, GenerationError, Problem
-from rlrun.interfaces import Generator
+from rlrun.interfaces import Generator, PolicyAddress
 from rlrun.renderer import Renderer
 from rlrun.sampled import SampledLog
 from rlrun.serve.address import url_of
@@ -80,9 +81,8 @@ class PolicyServer:
         renderer: Renderer,
         tool_parser: ToolParser | None,
         reasoning_parser: ReasoningParser | None,
-        sampled: SampledLog,
     ) -> None:
-        self._settings, self._sampled = settings, sampled
+        self._settings, self._sampled = settings, SampledLog()
         self._intake = Intake(generator)
         self._renderer = renderer
         self._prompts = PromptMaker(renderer)
@@ -109,22 +109,13 @@ class PolicyServer:
         renderer: Renderer,
         tool_parser: ToolParser | None,
         reasoning_parser: ReasoningParser | None,
-        sampled: SampledLog,
     ) -> PolicyServer:
         """Listens.
-
-        Args:
-            settings: See ServerSettings.
-            generator: What answers.
-            renderer: Of the policy.
-            tool_parser: Tells calls from text.
-            reasoning_parser: Tells reasoning from text.
-            sampled: Is told of answers to requests that have a seed.
 
         Raises:
             ConfigError: The address is taken, or none of this machine.
         """
-        server = cls(settings, generator, renderer, tool_parser, reasoning_parser, sampled)
+        server = cls(settings, generator, renderer, tool_parser, reasoning_parser)
         await server._runner.setup()
         site = web.TCPSite(server._runner, settings.host, settings.port)
         try:
@@ -145,14 +136,26 @@ class PolicyServer:
         return self._settings.names[0]
 
     @property
-    def api_key(self) -> str:
-        """What clients must know."""
-        return self._settings.api_key
-
-    @property
     def parses_reasoning(self) -> bool:
         """Whether reasoning is set apart from the answer."""
         return self._answers.parses_reasoning
+
+    def address(self, folder: Path, ray_address: str | None = None) -> PolicyAddress:
+        """What an environment is told of this server.
+
+        Args:
+            folder: Where logs of the environment go.
+            ray_address: Of the run's Ray cluster.
+        """
+        return PolicyAddress(
+            base_urls=(self.base_url,),
+            api_key=self._settings.api_key,
+            model=self.model,
+            parses_reasoning=self.parses_reasoning,
+            sampled=self._sampled,
+            folder=folder,
+            ray_address=ray_address,
+        )
 
     async def hold(self) -> None:
         """Before the learner's weights change: waits until nothing samples from them.

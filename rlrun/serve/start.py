@@ -14,7 +14,6 @@ from rlrun.derived import sampling_of
 from rlrun.interfaces import Generator
 from rlrun.models import read_model_config
 from rlrun.renderer import Renderer
-from rlrun.sampled import SampledLog
 from rlrun.serve.address import default_host
 from rlrun.serve.choose import check_serving, choose_reasoning_parser, choose_tool_parser
 from rlrun.serve.request import Limits
@@ -38,7 +37,6 @@ async def start_server(
     step: int = 0,
     peer: str | None = None,
     shares_weights: bool,
-    sampled: SampledLog | None = None,
 ) -> PolicyServer:
     """Serves a generator of a run as ``generation.http`` says.
 
@@ -51,7 +49,6 @@ async def start_server(
         step: That the run stands at; differs after a resume.
         peer: Another machine that clients may be on; None if all are on this one.
         shares_weights: See ServerSettings.
-        sampled: Is told of answers to requests that have a seed.
 
     Raises:
         ConfigError: The settings do not fit, or the address cannot be listened on.
@@ -76,7 +73,6 @@ async def start_server(
         renderer,
         choose_tool_parser(http, renderer.tokenizer),
         choose_reasoning_parser(http, renderer.tokenizer),
-        sampled or SampledLog(),
     )
 
 

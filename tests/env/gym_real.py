@@ -16,10 +16,9 @@ import pytest
 
 from rlrun.agent_rollout import AgentRollout
 from rlrun.env.gym import GymEnv
-from rlrun.interfaces import AgentEnvironment, Generator, PolicyAddress
+from rlrun.interfaces import AgentEnvironment, Generator
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
-from rlrun.sampled import SampledLog
 from rlrun.serve.server import PolicyServer
 from rlrun.serve.start import new_api_key, start_server
 from rlrun.types import (
@@ -118,34 +117,25 @@ class RealGym:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.server: PolicyServer
+        self.key = new_api_key()
         self.environment: AgentEnvironment
         self.run(self._open(), START_S + 60)
 
     async def _open(self) -> None:
         settings = config(*OVERRIDES)
-        sampled = SampledLog()
         self.server = await start_server(
             settings,
             self.generator,
             self.renderer,
-            api_key=new_api_key(),
+            api_key=self.key,
             shares_weights=False,
-            sampled=sampled,
         )
         self.server.release()
         assert isinstance(settings.env, GymEnv)
         environment = settings.env.start()
         assert isinstance(environment, AgentEnvironment)
         self.environment = environment
-        address = PolicyAddress(
-            base_urls=(self.server.base_url,),
-            api_key=self.server.api_key,
-            model=self.server.model,
-            parses_reasoning=False,
-            sampled=sampled,
-            folder=self.folder,
-        )
-        await environment.open(address)
+        await environment.open(self.server.address(self.folder))
 
     def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 90) -> T:
         """Runs in the loop to the end."""

@@ -156,7 +156,7 @@ def test_equal_episodes_have_equal_draws(real_gym: RealGym) -> None:
 
 
 def test_a_key_is_in_no_log(real_gym: RealGym) -> None:
-    key = real_gym.server.api_key
+    key = real_gym.key
     logs = list(real_gym.folder.glob("*.log"))
     assert len(logs) == 13
     assert not any(key in log.read_text(errors="replace") for log in logs)
