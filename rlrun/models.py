@@ -22,7 +22,7 @@ from rlrun.errors import DataError, NotHere
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-EMBEDDED = {"rlrun:tiny": "tiny"}
+EMBEDDED = {"rlrun:tiny": "tiny", "rlrun:tiny-hybrid": "tiny_hybrid"}
 """Models that are part of the package, by name: their folders under assets/."""
 
 SMOLLM2_FOLDER = "models/smollm2-135m-instruct"

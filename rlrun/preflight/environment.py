@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 from rlrun.config.schema import RunConfig
 from rlrun.env.gym import GymEnv
@@ -40,6 +41,10 @@ async def _gym(env: GymEnv) -> list[CheckLine]:
     """Whether agents answer, or could be started."""
     from rlrun.env.gym_check import look_at
 
+    if env.config_paths and not (Path(env.venv).expanduser() / "bin" / "python").is_file():
+        what = f"NeMo Gym is not set up here: there is no {env.venv}"
+        remedy = f"rlrun gym setup --venv {env.venv}"
+        return [CheckLine("environment", Verdict.UNVERIFIED, what, remedy, STRICT_EXIT_CODE)]
     verdicts = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.UNVERIFIED}
     codes = {True: 0, False: 4, None: STRICT_EXIT_CODE}
     return [
