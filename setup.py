@@ -7,7 +7,7 @@ setup(
     packages=[*find_packages(include=["rlrun*"]), "rlrun.conf", "rlrun.recipes"],
     package_dir={"rlrun": "rlrun", "rlrun.conf": "conf", "rlrun.recipes": "recipes"},
     package_data={
-        "rlrun": ["py.typed", "assets/**"],
+        "rlrun": ["py.typed", "assets/**", "gym/*.txt"],
         "rlrun.conf": ["**/*.yaml"],
         "rlrun.recipes": ["*.yaml"],
     },

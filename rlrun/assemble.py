@@ -22,7 +22,6 @@ from rlrun.deadlines import Deadline
 from rlrun.derived import (
     is_ordered,
     plan_in_words,
-    rollout_settings,
     scheduler_settings,
 )
 from rlrun.errors import ConfigError, Interrupted, Problem, RlrunError
@@ -33,7 +32,11 @@ from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver, read_state, restore_buffer, restore_randomness
 from rlrun.grpo.trainer import Parts, Trainer
 from rlrun.inputs import Inputs, read_inputs
-from rlrun.interfaces import Environment, Generator, RunningCluster
+from rlrun.interfaces import (
+    Environment,
+    Generator,
+    RunningCluster,
+)
 from rlrun.learner.model import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.machine import set_up_torch
@@ -42,7 +45,7 @@ from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
 from rlrun.refit.probe import Probe
 from rlrun.replay_buffer import ReplayBuffer
-from rlrun.rollout import Rollout
+from rlrun.rollout_choice import make_rollout
 from rlrun.run_dir import RunDir
 from rlrun.scheduler.machine import Scheduler
 from rlrun.scheduler.replay import lost_tokens
@@ -202,6 +205,13 @@ class _Run:
                 self.console.notice(notice)
             generator = await cluster.start_generator(inputs.renderer, self._say)
             async with self._serving(generator) as server:
+                if self.config.env.announcement:
+                    self._say(self.config.env.announcement)
+                await environment.open(
+                    None
+                    if server is None
+                    else server.address(self.run_dir.root / "gym", cluster.ray_address)
+                )
                 await self._train(_Live(cluster, generator, server, environment), checkpoint)
         finally:
             if generator is not None:
@@ -297,19 +307,18 @@ class _Run:
         config, inputs = self.config, self.inputs
         learner, generator = live.cluster.learner, live.generator
         decisions, buffer, guard = books.decisions, books.buffer, books.guard
-        rollout = Rollout(
-            generator, live.environment, inputs.renderer, rollout_settings(config, training=True)
-        )
+        rollout = make_rollout(config, inputs.renderer, generator, live.environment, training=True)
         collector = Collector(
             rollout,
             inputs.stream,
             buffer,
             num_samples=config.grpo.num_generations_per_prompt,
+            scored_needed=config.env.scored_needed(config.grpo.num_generations_per_prompt),
             drop_without_signal=config.grpo.use_dynamic_sampling,
             deadline=Deadline(
                 config.grpo.group_timeout_s,
                 # A lockstep call is a whole step, which one slow answer must not cost.
-                None if generator.lockstep else config.grpo.rollout_timeout_s,
+                None if rollout.lockstep else config.grpo.rollout_timeout_s,
             ),
         )
         limit = config.checkpointing.checkpoint_must_save_by
@@ -328,6 +337,7 @@ class _Run:
             ),
             learner=learner,
             generator=generator,
+            environment=live.environment,
             server=live.server,
             probe=Probe(
                 generator,
@@ -352,7 +362,9 @@ class _Run:
             records=Recorder(
                 self.run_dir,
                 config.logging,
-                lambda prompt: inputs.renderer.decode(prompt.token_ids, skip_special=False),
+                lambda one: inputs.renderer.decode(
+                    one.token_ids[: one.input_length], skip_special=False
+                ),
             ),
             metrics=books.metrics,
             console=self.console,
@@ -392,8 +404,7 @@ def make_evaluator(
     """None without validation data."""
     if inputs.validation is None:
         return None
-    settings = rollout_settings(config, training=False)
-    rollout = Rollout(generator, environment, inputs.renderer, settings)
+    rollout = make_rollout(config, inputs.renderer, generator, environment, training=False)
     prompts = validation_prompts(
         inputs.validation.rows, inputs.renderer.prompt_ids, config.grpo.max_val_samples
     )

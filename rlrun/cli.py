@@ -94,7 +94,7 @@ def check(
     if as_json:
         _out(json.dumps([line.to_json() for line in lines], indent=2, ensure_ascii=False))
     else:
-        _out(render(lines))
+        _out(render(lines, color=sys.stdout.isatty()))
     failed = [line for line in lines if line.refused(strict)]
     if failed:
         raise typer.Exit(failed[0].exit_code)
@@ -456,22 +456,77 @@ def nightly(
     _out(nightly_command(tier, chosen, folder, trend, config_dir, dry_run=dry_run))
 
 
+gym = typer.Typer(
+    name="gym",
+    help="""NeMo Gym: make the environment that its servers run in, or run servers by themselves.
+
+    Example: rlrun gym setup
+    """,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.add_typer(gym)
+
+
+@gym.command(name="setup")
+def gym_setup(
+    venv: Annotated[
+        Path, typer.Option(help="Folder of the virtual environment, as env.venv names it.")
+    ] = Path(".gym-venv"),
+    python: Annotated[
+        str | None, typer.Option(help="Interpreter to make it with; rlrun's own if unset.")
+    ] = None,
+) -> None:
+    """Make the virtual environment of NeMo Gym's servers, by pip: two minutes, 1 GB.
+
+    Example: rlrun gym setup --venv .gym-venv
+    """
+    from rlrun.gym.setup import set_up
+
+    set_up(venv, python, _err)
+
+
+@gym.command(name="serve")
+def gym_serve(
+    overrides: Overrides = None,
+    config_dir: ConfigDir = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="Run directory whose policy the agents ask; waited for if need be."),
+    ] = None,
+) -> None:
+    """Run the servers of a recipe's env.config_paths until Ctrl-C; JSON says where they are.
+
+    Example: rlrun gym serve +recipe=gym_quickstart --run runs/mine
+    """
+    from rlrun.gym.serve import serve
+
+    serve(overrides or [], config_dir, run, _err, _out)
+
+
+def _err(text: str) -> None:
+    typer.echo(text, err=True)
+
+
 def _out(text: str) -> None:
     typer.echo(text)
 
 
 def command_names() -> list[str]:
-    """Every command, as it is typed."""
-    return [
+    """Every command, as it is typed; of a group its name."""
+    commands = [
         info.name or info.callback.__name__
         for info in app.registered_commands
         if info.callback is not None
     ]
+    groups = [info.typer_instance for info in app.registered_groups]
+    return commands + [str(group.info.name) for group in groups if group is not None]
 
 
 def _misuse(error: TyperException) -> str:
     """The message about a command line that cannot be read."""
-    if len(sys.argv) == 1:
+    if sys.argv[1:] in ([], ["gym"]):
         return error.format_message()
     command = " ".join(["rlrun", *(name for name in sys.argv[1:2] if name in command_names())])
     what = error.format_message().rstrip(".")

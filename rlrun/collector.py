@@ -15,7 +15,7 @@ from rlrun.errors import GenerationError
 from rlrun.interfaces import Abandoned
 from rlrun.prompts import PromptStream
 from rlrun.replay_buffer import ReplayBuffer
-from rlrun.rollout import Job, Rollout
+from rlrun.rollout import Job, RolloutRunner
 from rlrun.scheduler.decisions import Admit, Cancel
 from rlrun.scheduler.events import (
     EnginesLost,
@@ -54,22 +54,25 @@ class Collector:
         stream: Where positions get their prompts.
         buffer: Where finished groups wait until they are trained.
         num_samples: Trajectories per group.
+        scored_needed: Of them, that must have a reward for the group to be of use.
         drop_without_signal: Dynamic sampling: groups of constant reward are not trained.
         deadline: How long a group may take.
     """
 
     def __init__(
         self,
-        rollout: Rollout,
+        rollout: RolloutRunner,
         stream: PromptStream,
         buffer: ReplayBuffer,
         *,
         num_samples: int,
+        scored_needed: int,
         drop_without_signal: bool,
         deadline: Deadline,
     ) -> None:
         self.rollout, self.stream, self.buffer = rollout, stream, buffer
-        self.num_samples, self.drop_without_signal = num_samples, drop_without_signal
+        self.num_samples, self.scored_needed = num_samples, scored_needed
+        self.drop_without_signal = drop_without_signal
         self.deadline = deadline
         self.dropped: list[TrajectoryGroup] = []
         self._in_flight: dict[asyncio.Task[list[Report]], InFlight] = {}
@@ -82,7 +85,7 @@ class Collector:
     def start(self, admits: Sequence[Admit]) -> None:
         """Begins with admitted groups; a lockstep generator gets them as one call."""
         calls = [[admit] for admit in admits]
-        if self.rollout.generator.lockstep and admits:
+        if self.rollout.lockstep and admits:
             calls = [list(admits)]
         for call in calls:
             if not self._in_flight:
@@ -162,6 +165,13 @@ class Collector:
             Job(self.stream.prompt_at(admit.position), self.num_samples, admit.attempt)
             for admit in call
         ]
+        over = [self.rollout.passes_over(job.prompt) for job in jobs]
+        if all(over):
+            log.info("%s: %s", ", ".join(job.prompt.prompt_id for job in jobs), over[0])
+            return [
+                GroupFinished(admit.position, admit.attempt, None, 0, Verdict.FILTERED)
+                for admit in call
+            ]
         limit = self.deadline.limit_s
         timeout = asyncio.timeout(limit)
         try:
@@ -195,9 +205,9 @@ class Collector:
         self._arrived.set()
 
     def _judge(self, admit: Admit, group: TrajectoryGroup) -> Report:
-        """A group needs at least two scored samples (one, if there is only one) to be of use."""
+        """A group with too few scored samples is of no use."""
         failures = [t.failure for t in group.trajectories if t.failure is not None]
-        scored = len(group.trajectories) - len(failures)
+        scored = sum(t.failure is None and not t.flagged for t in group.trajectories)
         if failures:
             log.warning(
                 "prompt %s: %d of %d samples failed, the first by %s: %s",
@@ -207,11 +217,15 @@ class Collector:
                 failures[0].kind,
                 failures[0].message,
             )
-        if scored < min(2, self.num_samples):
-            error = f"{failures[0].kind}: {failures[0].message}"
+        if scored < self.scored_needed:
+            error = "all samples are flagged by the environment"
+            if failures:
+                error = f"{failures[0].kind}: {failures[0].message}"
             return GroupFailed(admit.position, admit.attempt, error, group.num_sampled)
         verdict = Verdict.KEEP
-        if self.drop_without_signal and zero_variance([t.reward for t in group.trajectories]):
+        if self.drop_without_signal and zero_variance(
+            [t.reward for t in group.trajectories if not t.flagged]
+        ):
             verdict = Verdict.NO_SIGNAL
             self.dropped.append(group)
         else:

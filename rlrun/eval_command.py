@@ -8,17 +8,18 @@ is sampled here: a run's checkpoint has the accuracy that its validation had.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
-from rlrun.derived import longest_prompt, rollout_settings, sampling_of, thread_counts
+from rlrun.derived import longest_prompt, sampling_of, thread_counts
 from rlrun.errors import ConfigError, EnvironmentDown, Problem, StorageError
 from rlrun.evaluate import Evaluation, Evaluator, accuracy_of
 from rlrun.inputs import read_rows
@@ -29,10 +30,13 @@ from rlrun.pass_at_k import METHOD, PassAtK, estimates
 from rlrun.prompts import ValidationPrompts, validation_prompts
 from rlrun.records import validation_line, write_lines
 from rlrun.renderer import Renderer
-from rlrun.rollout import Rollout
+from rlrun.rollout_choice import make_rollout
 from rlrun.saved_policy import SavedPolicy, find_policy
 from rlrun.terminal import plain_console
 from rlrun.types import TrajectoryGroup
+
+if TYPE_CHECKING:
+    from rlrun.serve.server import PolicyServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +150,7 @@ async def _run(
     config = policy.config
     environment = config.env.start()
     generator: Generator | None = None
+    server: PolicyServer | None = None
     try:
         model, adapter = policy.load(device_of(config))
         if adapter is not None:
@@ -167,13 +172,41 @@ async def _run(
             console.say([announcement])
         generator = await config.generation.start(inputs)
         await generator.refit(policy.step)
-        settings = rollout_settings(config, training=False)
-        rollout = Rollout(generator, environment, renderer, settings)
+        server = await _serve(policy, generator, renderer)
+        await environment.open(None if server is None else server.address(_log_folder()))
+        rollout = make_rollout(config, renderer, generator, environment, training=False)
         return await Evaluator(rollout, prompts, config.grpo.val_batch_size, samples).run()
     finally:
+        if server is not None:
+            await server.close()
         if generator is not None:
             await generator.close()
         await environment.close()
+
+
+async def _serve(
+    policy: SavedPolicy, generator: Generator, renderer: Renderer
+) -> PolicyServer | None:
+    """The HTTP server, if agents are to ask it."""
+    if not policy.config.generation.expose_http_server:
+        return None
+    from rlrun.serve.start import new_api_key, start_server
+
+    server = await start_server(
+        policy.config,
+        generator,
+        renderer,
+        api_key=new_api_key(),
+        step=policy.step,
+        shares_weights=False,
+    )
+    server.release()
+    return server
+
+
+def _log_folder() -> Path:
+    """For the logs of servers; of no interest unless something goes wrong, and then named."""
+    return Path(tempfile.mkdtemp(prefix="rlrun-gym-"))
 
 
 def _write(out: Path, step: int, evaluation: Evaluation, renderer: Renderer) -> None:

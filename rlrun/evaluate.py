@@ -6,10 +6,10 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rlrun.rollout import Job, Rollout
+from rlrun.rollout import Job, RolloutRunner
 from rlrun.types import Prompt, Trajectory, TrajectoryGroup
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Evaluator:
     """Runs a fixed set of prompts."""
 
     def __init__(
-        self, rollout: Rollout, prompts: Sequence[Prompt], batch_size: int, num_samples: int
+        self, rollout: RolloutRunner, prompts: Sequence[Prompt], batch_size: int, num_samples: int
     ) -> None:
         """Keeps the parts.
 
@@ -93,8 +93,13 @@ def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> d
 
 def reward_parts(trajectories: Sequence[Trajectory], stage: str) -> dict[str, float]:
     """The mean of each named part of the reward, as ``<stage>/<part>``, over those that have it."""
+    return means_by_name([trajectory.rewards for trajectory in trajectories], stage)
+
+
+def means_by_name(numbers: Sequence[Mapping[str, float]], stage: str) -> dict[str, float]:
+    """The mean of each named number, as ``<stage>/<name>``, over those who have it."""
     parts: defaultdict[str, list[float]] = defaultdict(list)
-    for trajectory in trajectories:
-        for name, value in trajectory.rewards.items():
+    for named in numbers:
+        for name, value in named.items():
             parts[f"{stage}/{name}"].append(value)
     return {name: math.fsum(values) / len(values) for name, values in sorted(parts.items())}

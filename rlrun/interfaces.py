@@ -17,7 +17,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from rlrun.types import Completion, EnvStep, GenerationRequest, Message, Prompt, Row, StopReason
+from rlrun.sampled import SampledLog
+from rlrun.types import (
+    Completion,
+    EnvStep,
+    GenerationRequest,
+    Message,
+    Prompt,
+    Row,
+    Sampling,
+    StopReason,
+    Trajectory,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -116,6 +127,38 @@ class OverlongShaping(Checked):
 
 
 @dataclass(kw_only=True, slots=True)
+class RewardPenalties(Checked):
+    """What makes the environment's reward of a response 0."""
+
+    duplicated_reasoning: bool
+    empty_final_answer: bool
+    malformed_thinking: bool
+    unwanted_tokens: list[int]
+    think_open: str
+    think_close: str
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """Tags are texts, and two of them."""
+        if not self.think_open or not self.think_close or self.think_open == self.think_close:
+            yield (
+                ("think_open", "think_close"),
+                f"think_open={self.think_open!r} and think_close={self.think_close!r} do not set "
+                "reasoning apart",
+                "Give the two tags of the model, such as <think> and </think>",
+            )
+
+
+@dataclass(kw_only=True, slots=True)
+class Effort:
+    """Rewards short responses where the prompt asks for little effort."""
+
+    low_string: str | None
+    low_weight: float = setting(ge=0)
+    low_penalty: float = setting(ge=0)
+    low_tokens: int = setting(ge=1)
+
+
+@dataclass(kw_only=True, slots=True)
 class GRPO(Checked, ABC):
     """A schedule, with the sizes and rules that all schedules share."""
 
@@ -140,6 +183,10 @@ class GRPO(Checked, ABC):
     skip_reference_policy_logprobs_calculation: bool
     reward_scaling: RewardScaling
     overlong_shaping: OverlongShaping
+    reward_penalties: RewardPenalties
+    effort: Effort
+    invalid_tool_call_advantage: float | None
+    malformed_thinking_advantage: float | None
     val_period: int = setting(ge=0)
     val_start_at: int
     val_at_start: bool
@@ -362,13 +409,60 @@ class Env(Checked, ABC):
         Called for every row at load, before any model exists; must be quick.
         """
 
+    @property
+    def announcement(self) -> str:
+        """What is said before ``open``, if that may take a while; "" for nothing."""
+        return ""
+
+    def scored_needed(self, num_samples: int) -> int:
+        """Samples of a group that must have a reward for it to be of use: two, or the only one."""
+        return min(2, num_samples)
+
     @abstractmethod
     def start(self) -> Environment:
         """Starts what is needed (processes, connections)."""
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyAddress:
+    """Where agents find the policy of a run.
+
+    Attributes:
+        base_urls: One per HTTP server in front of the generator, each ending in /v1.
+        api_key: What the servers want to be told.
+        model: The name to ask for.
+        parses_reasoning: Whether the servers set reasoning apart from the answer.
+        sampled: What the servers sampled for requests with a seed.
+        folder: Where logs go.
+        ray_address: Of the Ray cluster that the run is on; None without one.
+    """
+
+    base_urls: tuple[str, ...]
+    api_key: str
+    model: str
+    parses_reasoning: bool
+    sampled: SampledLog
+    folder: Path
+    ray_address: str | None = None
+
+
 class Environment(ABC):
     """A live environment; safe to call for many episodes at once from one event loop."""
+
+    async def open(self, policy: PolicyAddress | None) -> None:
+        """Called once before the first episode.
+
+        Args:
+            policy: Where the policy answers over HTTP; None where it does not.
+
+        Raises:
+            EnvironmentDown: What is needed cannot be started or reached.
+        """
+        return
+
+    def metrics(self) -> dict[str, float]:
+        """Declared metrics of what happened since the environment was started."""
+        return {}
 
     @abstractmethod
     async def step(self, episode: Episode) -> EnvStep:
@@ -377,6 +471,52 @@ class Environment(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Ends all processes and connections. May be called twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeOrder:
+    """A whole episode to be run by an agent.
+
+    Attributes:
+        prompt: Its row says which agent, and what it is told.
+        sample_index: Which sample of the group.
+        sampling: Temperature and filters of the run.
+        max_new_tokens: Per turn.
+        max_total_tokens: Prompt and all turns.
+        seed: Of all draws of the episode; no other one of the run has it.
+        timeout_s: For the whole episode; None is no limit.
+    """
+
+    prompt: Prompt
+    sample_index: int
+    sampling: Sampling
+    max_new_tokens: int
+    max_total_tokens: int
+    seed: int
+    timeout_s: float | None
+
+
+class AgentEnvironment(Environment):
+    """An environment whose agents run whole episodes and ask the policy by themselves, over HTTP.
+
+    Attributes:
+        max_sample_attempts: How often a sample that fails is tried, at least once.
+    """
+
+    max_sample_attempts: int
+
+    @abstractmethod
+    async def run_episode(self, order: EpisodeOrder) -> Trajectory:
+        """The episode. Faults are returned in the trajectory, not raised.
+
+        Raises:
+            EnvironmentDown: No agent is left that could run any.
+            Abandoned: The call was cancelled.
+        """
+
+    @abstractmethod
+    def paused(self, prompt: Prompt) -> str | None:
+        """Why the agent of a prompt takes no episodes at present; None if it does."""
 
 
 # --- advantage, correction, loss ------------------------------------------------------------------
@@ -620,10 +760,12 @@ class RunningCluster(ABC):
     Attributes:
         learner: Ready to compute.
         generator_share: Of the machines, that generates where learner and generator work at once.
+        ray_address: Of the Ray cluster that they are on; None without one.
     """
 
     learner: LearnerHandle
     generator_share: float
+    ray_address: str | None = None
 
     @abstractmethod
     async def start_generator(self, renderer: Renderer, say: Callable[[str], None]) -> Generator:

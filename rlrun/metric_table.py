@@ -122,6 +122,36 @@ rollout/reward_min  reward  min
     Smallest reward of the step, as the environment gave it.
 rollout/reward_max  reward  max
     Largest reward of the step, as the environment gave it.
+agent/<agent>/samples  count  sum  env=gym
+    Scored samples of the step that the agent ran.
+agent/<agent>/reward_mean  reward  mean  env=gym
+    Mean reward of its scored samples of the step.
+agent/<agent>/reward/<part>  reward  mean  env=gym
+    Mean of a named part of the reward over its samples that have it.
+agent/<agent>/turns_mean  count  mean  env=gym
+    Mean number of the policy's turns in its scored samples of the step.
+agent/<agent>/turn_tokens_mean  tokens  mean  env=gym
+    Sampled tokens per turn of its scored samples of the step.
+agent/<agent>/stopped_fraction  1  mean  env=gym
+    Share of its scored samples of the step that ended by themselves.
+agent/<agent>/length_fraction  1  mean  env=gym
+    Share of its scored samples of the step whose last turn was cut by a token limit.
+agent/<agent>/max_turns_fraction  1  mean  env=gym
+    Share of its scored samples of the step that the agent ended at its limit of turns.
+agent/<agent>/flagged  count  sum  env=gym
+    Samples of the step whose reward, as the environment says, measures nothing; not trained.
+agent/<agent>/told/<name>  1  mean  env=gym
+    Mean of a further number that the environment tells of each sample, over those that have it.
+agent/<agent>/failures/<kind>  count  sum  env=gym
+    Episodes that came to no reward since the run began, by kind: env_down, env_error, timeout,
+    engine_lost, reward_error. One that is tried again counts once per failure.
+agent/<agent>/passed_over  count  sum  env=gym
+    Prompts that were not rolled out since the run began because the agent was paused.
+agent/<agent>/paused  count  last  env=gym
+    1 while the agent is paused after too many failures in a row, else 0.
+agent/<agent>/turn_seconds  seconds  mean  env=gym
+    Duration of the episodes that ended since the line before, per turn: policy, tools and
+    verifier.
 tokens/generated  tokens  sum
     Tokens sampled in training rollouts since the run began; the sum of all other tokens/
     metrics.

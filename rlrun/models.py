@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlrun.config.schema import Policy
-from rlrun.errors import DataError
+from rlrun.errors import DataError, NotHere
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-EMBEDDED = {"rlrun:tiny": "tiny"}
+EMBEDDED = {"rlrun:tiny": "tiny", "rlrun:tiny-hybrid": "tiny_hybrid"}
 """Models that are part of the package, by name: their folders under assets/."""
 
 SMOLLM2_FOLDER = "models/smollm2-135m-instruct"
@@ -190,7 +190,7 @@ def _resolve(name: str, key: str, *, weights: bool) -> Path:
     if name and folder.is_dir():
         return folder
     if name in MADE_BY:
-        raise DataError(key, f"there is no folder {folder.absolute()}", MADE_BY[name])
+        raise NotHere(key, f"there is no folder {folder.absolute()}", MADE_BY[name])
     if folder.exists() or not HUB_NAME.fullmatch(name):
         raise DataError(
             key,
@@ -241,7 +241,7 @@ def _require_hub(name: str, key: str) -> None:
         except OSError as error:
             reason = _first_line(error)
     if reason is not None:
-        raise DataError(
+        raise NotHere(
             key,
             f"{name} is no folder here and the model hub cannot be reached: {reason}",
             "Give a folder with the model, or rlrun:tiny, which needs no download",

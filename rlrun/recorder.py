@@ -11,7 +11,7 @@ import numpy as np
 from rlrun.config.schema import Logging
 from rlrun.records import TrainedLine, trained_line, validation_line, write_lines
 from rlrun.run_dir import RunDir
-from rlrun.types import Prompt, TrajectoryGroup
+from rlrun.types import Trajectory, TrajectoryGroup
 
 if TYPE_CHECKING:
     from rlrun.batch import Batch, Floats, Sample
@@ -21,14 +21,14 @@ class Recorder:
     """Writes one file per step, or nothing where the settings say so."""
 
     def __init__(
-        self, run_dir: RunDir, settings: Logging, prompt_text: Callable[[Prompt], str]
+        self, run_dir: RunDir, settings: Logging, prompt_text: Callable[[Trajectory], str]
     ) -> None:
         """Keeps the parts.
 
         Args:
             run_dir: Where to.
             settings: ``trained`` and ``validation_rows`` say what is written.
-            prompt_text: The text of a prompt's tokens.
+            prompt_text: The text of the tokens before a trajectory's first sampled one.
         """
         self._run_dir, self._settings = run_dir, settings
         self._prompt_text = prompt_text
@@ -57,7 +57,7 @@ class Recorder:
         """
         if self._settings.validation_rows:
             lines = (
-                validation_line(step, group.prompt, trajectory, self._prompt_text(group.prompt))
+                validation_line(step, group.prompt, trajectory, self._prompt_text(trajectory))
                 for group in groups
                 for trajectory in group.trajectories
             )
@@ -71,12 +71,19 @@ class Recorder:
                 prompt=sample.prompt,
                 trajectory=sample.trajectory,
                 reward=sample.reward,
-                advantages=_over_tokens(sample, np.float64(sample.advantage)),
+                advantages=_over_tokens(sample, sample.token_advantages),
                 prev_logprobs=_over_tokens(sample, sample.prev_logprobs),
                 sample_loss_mask=sample.masked is None,
-                agent_ref=sample.prompt.row.payload.get("agent_ref"),
-                prompt_text=self._prompt_text(sample.prompt),
+                agent_ref=_agent_ref(sample),
+                prompt_text=self._prompt_text(sample.trajectory),
             )
+
+
+def _agent_ref(sample: Sample) -> object:
+    """What the row says of its agent, or who it was where the row says nothing."""
+    named = sample.prompt.row.payload.get("agent_ref")
+    agent = sample.trajectory.agent
+    return named if named is not None or agent is None else {"name": agent}
 
 
 def _over_tokens(sample: Sample, values: Floats | np.float64) -> list[float]:

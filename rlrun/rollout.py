@@ -10,7 +10,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any
+from typing import Any, Protocol
 
 from rlrun.errors import DataError
 from rlrun.interfaces import Abandoned, Environment, Episode, Generator
@@ -133,6 +133,26 @@ async def run_together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
         raise
 
 
+class RolloutRunner(Protocol):
+    """Makes trajectory groups of prompts, whoever leads the conversation."""
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether the jobs of a step should come in one call."""
+
+    def passes_over(self, prompt: Prompt) -> str | None:
+        """Why a prompt is not rolled out at present, or None."""
+
+    async def run(self, jobs: Sequence[Job]) -> list[TrajectoryGroup]:
+        """One group per job, in order.
+
+        Raises:
+            GenerationError: The groups are lost.
+            EnvironmentDown: Nothing can be rolled out any more.
+            Abandoned: The call was cancelled; says how many tokens had been sampled.
+        """
+
+
 class Rollout:
     """Runs prompts against a generator and an environment."""
 
@@ -146,6 +166,15 @@ class Rollout:
         """Keeps the parts; owns none of them."""
         self.generator, self.environment = generator, environment
         self.renderer, self.settings = renderer, settings
+
+    @property
+    def lockstep(self) -> bool:
+        """Whether the jobs of a step should come in one call."""
+        return self.generator.lockstep
+
+    def passes_over(self, prompt: Prompt) -> str | None:
+        """Why a prompt is not rolled out at present; never the case here."""
+        return None
 
     async def run(self, jobs: Sequence[Job]) -> list[TrajectoryGroup]:
         """One group per job, in order.

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from rlrun.data.gym_rows import GYM_FIELD
 from rlrun.env.verifier import VerifyingEnv
 from rlrun.errors import DataError
 from rlrun.interfaces import Env, Environment, Episode
@@ -73,6 +74,7 @@ def score_file(
 async def _score(path: Path, env: Env, out: TextIO, answers: Mapping[str, str]) -> Counts:
     counts = Counts()
     environment = env.start()
+    await _open(environment)
     pending: deque[tuple[object, asyncio.Task[EnvStep]]] = deque()
     try:
         for identity, episode in _episodes(path, env, answers):
@@ -89,6 +91,15 @@ async def _score(path: Path, env: Env, out: TextIO, answers: Mapping[str, str]) 
     finally:
         await _end(pending, environment)
     return counts
+
+
+async def _open(environment: Environment) -> None:
+    """Opens an environment that scores only; one that does not open is closed."""
+    try:
+        await environment.open(None)
+    except BaseException:
+        await environment.close()
+        raise
 
 
 async def _end(
@@ -158,19 +169,24 @@ def _episode(
     fields = _fields(line, where)
     if "gold" not in fields and "answer" not in fields and fields.get("prompt_id") in answers:
         fields["gold"] = answers[fields["prompt_id"]]
-    response = fields.get("response")
+    stored = fields.get("response")
+    # A rollout of NeMo Gym; its verifier is given the whole of it.
+    is_gym = isinstance(stored, dict) and GYM_FIELD in fields
+    response = "" if is_gym else stored
     if not isinstance(response, str):
         raise DataError(where, f"response={response!r:.80} is not a text", "Give the text to score")
     gold = fields.get("gold", fields.get("answer", ""))
     if isinstance(gold, bool) or not isinstance(gold, str | int | float):
         raise DataError(where, f"gold={gold!r:.80} is not a text", "Give the reference answer")
-    payload = {key: value for key, value in fields.items() if key not in ("response", "gold")}
+    left_out = ("gold",) if is_gym else ("response", "gold")
+    payload = {key: value for key, value in fields.items() if key not in left_out}
     row = Row(str(number), (), str(gold), payload, where)
     given = "gold" in fields or "answer" in fields
     # A verifier says of each line whether it can read the reference; a line cannot lack more.
     problem = None if given and isinstance(env, VerifyingEnv) else env.check_row(row)
     if problem is not None:
-        raise DataError(where, problem, "" if given else 'Add the reference answer as "gold"')
+        lacks = not given and not is_gym
+        raise DataError(where, problem, 'Add the reference answer as "gold"' if lacks else "")
     episode = Episode(
         prompt=Prompt(position=number - 1, epoch=0, row=row, token_ids=()),
         sample_index=0,

@@ -197,6 +197,10 @@ class Trajectory:
         failure: Why there is no reward.
         verifier_timeout: See EnvStep.
         turns: Number of completions.
+        agent: Name of the agent that ran the episode; None where rlrun itself did.
+        flagged: The environment says that the reward measures nothing: not to be trained.
+        measures: Further finite numbers that the environment told of the episode.
+        lost_tokens: Sampled in earlier attempts at this sample, which failed.
     """
 
     sample_index: int
@@ -213,6 +217,10 @@ class Trajectory:
     failure: Failure | None = None
     verifier_timeout: bool = False
     turns: int = 1
+    agent: str | None = None
+    flagged: bool = False
+    measures: Mapping[str, float] = field(default_factory=dict)
+    lost_tokens: int = 0
 
     @property
     def truncated(self) -> bool:
@@ -240,5 +248,5 @@ class TrajectoryGroup:
 
     @property
     def num_sampled(self) -> int:
-        """Sampled tokens over all trajectories."""
-        return sum(t.num_sampled for t in self.trajectories)
+        """Sampled tokens over all trajectories, those of failed attempts included."""
+        return sum(t.num_sampled + t.lost_tokens for t in self.trajectories)

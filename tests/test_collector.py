@@ -105,6 +105,7 @@ def collector(
         rollout,
         stream,
         ReplayBuffer(),
+        scored_needed=min(2, samples),
         num_samples=samples,
         drop_without_signal=drop,
         deadline=Deadline(None, None),

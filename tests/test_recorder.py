@@ -48,7 +48,7 @@ def record(root: Path, settings: Logging) -> RunDir:
     samples = (sample_of(0, None), sample_of(1, Masked.OVERLONG))
     group = TrajectoryGroup(PROMPT, tuple(sample.trajectory for sample in samples))
     run = RunDir.create(root)
-    recorder = Recorder(run, settings, lambda prompt: f"text of {prompt.prompt_id}")
+    recorder = Recorder(run, settings, lambda one: f"text of {one.input_length} tokens")
     recorder.trained(Batch(3, (group,), samples), {9: 4})
     recorder.validation(2, [group])
     run.close()
@@ -64,7 +64,7 @@ def test_values_of_sampled_tokens_lie_at_their_places(tmp_path: Path) -> None:
     assert (first["sample_loss_mask"], second["sample_loss_mask"]) == (1, 0)
     assert second["advantages"] == [0, 0, 0, 0]
     assert (first["reward"], first["unfiltered_reward"], first["target_step"]) == (0.5, 1.0, 4)
-    assert first["agent_ref"] == {"name": "math"} and first["prompt"] == "text of d:0"
+    assert first["agent_ref"] == {"name": "math"} and first["prompt"] == "text of 1 tokens"
     assert [line["sample_index"] for line in read_validation(run.validation_file(2))] == [0, 1]
 
 

@@ -34,6 +34,7 @@ class RayRoles(RunningCluster):
             settings.num_engines + settings.num_learner_ranks
         )
         self._runtime = Runtime(settings)
+        self.ray_address = self._runtime.address
         try:
             self.learner = RayLearner(self._runtime, config, folder)
         except BaseException:

@@ -78,6 +78,11 @@ class Runtime:
             self.close()
             raise
 
+    @property
+    def address(self) -> str:
+        """Under which others can join the cluster."""
+        return str(ray.get_runtime_context().gcs_address)
+
     def start_actor(self, cls: type, seat: Seat, *args: Any, **options: Any) -> Any:
         """A handle of a new Ray actor of a class; errors of its constructor come with its calls."""
         strategy = PlacementGroupSchedulingStrategy(

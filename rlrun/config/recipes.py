@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.paths import recipes_dir
+from rlrun.config.paths import conf_dir, recipes_dir
 from rlrun.config.suggest import nearest
 from rlrun.config.variants import RECIPES
 from rlrun.config.yaml_file import read_yaml
@@ -34,9 +34,19 @@ def recipe_folders(config_dir: Path | None) -> list[Path]:
     return [*own, recipes_dir()]
 
 
+def is_overlay(path: Path) -> bool:
+    """Whether a file is no recipe, but what a recipe says of a scale: RECIPE.SCALE.yaml."""
+    scale = path.stem.rpartition(".")[2]
+    return "." in path.stem and (conf_dir() / "scale" / f"{scale}.yaml").is_file()
+
+
 def recipe_files(folder: Path) -> list[Path]:
     """The recipes in a folder, not what lies beside them."""
-    return [path for path in folder.glob("*.yaml") if not path.name.endswith(NIGHTLY)]
+    return [
+        path
+        for path in folder.glob("*.yaml")
+        if not path.name.endswith(NIGHTLY) and not is_overlay(path)
+    ]
 
 
 def list_recipes(config_dir: Path | None = None) -> list[RecipeInfo]:
@@ -78,7 +88,7 @@ def find_recipe(name: str, folders: list[Path]) -> Path | None:
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
     files = [folder / f"{name}.yaml" for folder in folders]
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if file.is_file() and not is_overlay(file)), None)
 
 
 def recipe_name(path: Path) -> str:

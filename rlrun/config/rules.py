@@ -218,21 +218,18 @@ def _engine_fits_its_place(num_engines: int, tensor_parallel_size: int, engines:
     )
 
 
-def _gathered_as_computed(gathered: str, computed: str) -> str | None:
-    if gathered == "float32" or computed == "bfloat16":
-        return None
-    return (
-        f"policy.fsdp.gather_precision={gathered} with policy.precision={computed} would round the "
-        "weights of a computation that is not to be rounded"
-    )
-
-
 def _adapters_are_whole(layout: str, enabled: bool) -> str | None:
     if layout == "whole" or not enabled:
         return None
     return (
         f"checkpointing.layout={layout} with policy.lora.enabled=true: an adapter is one small file"
     )
+
+
+def _agents_find_the_policy(retries: int, exposed: bool) -> str | None:
+    if exposed:
+        return None
+    return "env=gym with generation.expose_http_server=false: agents could not ask the policy"
 
 
 def _model_is_no_choice(model: str) -> str | None:
@@ -384,16 +381,16 @@ RULES: tuple[Rule, ...] = (
         "Set both to 1, and cluster.num_engines to the engines that there are to be",
     ),
     Rule(
-        "gathered_as_computed",
-        ("policy.fsdp.gather_precision", "policy.precision"),
-        _gathered_as_computed,
-        "Set policy.precision=bfloat16, or policy.fsdp.gather_precision=float32",
-    ),
-    Rule(
         "adapters_are_whole",
         ("checkpointing.layout", "policy.lora.enabled"),
         _adapters_are_whole,
         "Set checkpointing.layout=whole",
+    ),
+    Rule(
+        "agents_find_the_policy",
+        ("env.max_retries", "generation.expose_http_server"),
+        _agents_find_the_policy,
+        "Set generation.expose_http_server=true",
     ),
     Rule(
         "model_is_no_choice",

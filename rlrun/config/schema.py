@@ -106,7 +106,6 @@ class Lora(Checked):
 class Fsdp:
     """How parameters are spread over the learner's ranks (FSDP2)."""
 
-    gather_precision: Precision
     cpu_offload: bool
 
 
@@ -115,6 +114,7 @@ class Policy:
     """The model that is trained and how its updates are computed."""
 
     model: str
+    architecture: dict[str, Any]
     tokenizer: str | None
     chat_template: str | None
     max_total_sequence_length: int = setting(ge=2)

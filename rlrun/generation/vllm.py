@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlrun.errors import ConfigError, Problem
+from rlrun.errors import ConfigError, NotInstalled, Problem
 from rlrun.generation.vllm_args import default_args, is_installed, wrong_kwargs
 from rlrun.interfaces import Generation, GeneratorInputs, Precision, component, setting
 from rlrun.models import resolve_model
@@ -62,7 +62,7 @@ class VLLMGeneration(Generation):
                 "In a checkout without a GPU: make vllm; with one: pip install 'rlrun[vllm]'; or "
                 "write generation=transformers"
             )
-            raise ConfigError([Problem(key, what, remedy, (key,))])
+            raise NotInstalled([Problem(key, what, remedy, (key,))])
 
     def announcement(self, inputs: GeneratorInputs) -> str:
         """See ``Generation.announcement``."""

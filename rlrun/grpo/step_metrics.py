@@ -12,8 +12,8 @@ import torch
 
 from rlrun.advantage.group import zero_variance
 from rlrun.batch import Batch, Floats, Sample
-from rlrun.evaluate import reward_parts
-from rlrun.types import Trajectory, TrajectoryGroup
+from rlrun.evaluate import means_by_name, reward_parts
+from rlrun.types import StopReason, Trajectory, TrajectoryGroup
 
 
 def batch_metrics(
@@ -47,6 +47,7 @@ def batch_metrics(
         values["rollout/turns_max"] = float(max(turns))
     if scored:
         values |= _scored_metrics(scored)
+    values |= agent_metrics(finished)
     shaped = [s.reward for s in batch.samples if s.reward is not None]
     if shaped:
         values["train/shaped_reward_mean"] = _mean(shaped)
@@ -73,6 +74,34 @@ def _scored_metrics(scored: Sequence[Trajectory]) -> dict[str, float]:
         "rollout/reward_min": min(rewards),
         "rollout/reward_max": max(rewards),
     } | reward_parts(scored, "reward")
+
+
+def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """What agents did, each by itself; a mean over nothing is left out."""
+    values: dict[str, float] = {}
+    for agent in sorted({t.agent for t in trajectories if t.agent is not None}):
+        stage = f"agent/{agent}"
+        own = [t for t in trajectories if t.agent == agent and t.reward is not None]
+        values[f"{stage}/samples"] = float(len(own))
+        values[f"{stage}/flagged"] = float(sum(t.flagged for t in own))
+        if not own:
+            continue
+        turns = [t.turns for t in own]
+        values[f"{stage}/reward_mean"] = _mean([float(t.reward or 0.0) for t in own])
+        values[f"{stage}/turns_mean"] = _mean(turns)
+        values[f"{stage}/turn_tokens_mean"] = sum(t.num_sampled for t in own) / max(sum(turns), 1)
+        for name, reason in _ENDS.items():
+            values[f"{stage}/{name}_fraction"] = _mean([t.stop_reason is reason for t in own])
+        values |= reward_parts(own, f"{stage}/reward")
+        values |= means_by_name([t.measures for t in own], f"{stage}/told")
+    return values
+
+
+_ENDS = {
+    "stopped": StopReason.STOP,
+    "length": StopReason.LENGTH,
+    "max_turns": StopReason.MAX_TURNS,
+}
 
 
 def count_zero_variance(groups: Sequence[TrajectoryGroup]) -> int:
@@ -111,7 +140,7 @@ def speed_metrics(
             one rollout was running) and "validation".
         waited: Seconds that the trainer waited, by cause.
     """
-    learned = [s for s in batch.trained if s.advantage != 0.0] if "update" in seconds else []
+    learned = [s for s in batch.trained if s.has_advantage] if "update" in seconds else []
     trained = sum(s.trajectory.num_sampled for s in learned)
     generator_idle = max(0.0, seconds["step"] - seconds["generating"] - seconds["validation"])
     return {
@@ -152,7 +181,7 @@ def overlap_metrics(
     generation, training = sum(lengths) / tokens_per_s, seconds["train"]
     step = max(seconds["step"] - seconds["validation"], 1e-9)
     whole = share * generation + (1 - share) * training
-    useful = sum(s.trajectory.num_sampled for s in batch.trained if s.advantage != 0.0)
+    useful = sum(s.trajectory.num_sampled for s in batch.trained if s.has_advantage)
     return {
         "perf/ceiling_efficiency": whole / step * useful / max(sum(lengths), 1),
         "perf/speedup_over_sync": (generation + training) / step,

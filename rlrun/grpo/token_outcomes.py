@@ -18,7 +18,7 @@ def outcomes(positions: Sequence[int], batch: Batch) -> dict[int, Outcome]:
 
 
 def _outcome(samples: Sequence[Sample]) -> Outcome:
-    if any(sample.advantage != 0.0 for sample in samples):
+    if any(sample.has_advantage for sample in samples):
         return Outcome.TRAINED
     if all(sample.masked is not None for sample in samples):
         return Outcome.FILTERED
@@ -35,6 +35,9 @@ def token_categories(batch: Batch) -> dict[TokenCategory, int]:
         elif sample.stale_tokens:
             stale = counts.get(TokenCategory.STALE, 0)
             counts[TokenCategory.STALE] = stale + sample.stale_tokens
+        if lost := sample.trajectory.lost_tokens:
+            errored = counts.get(TokenCategory.ERRORED, 0)
+            counts[TokenCategory.ERRORED] = errored + lost
         counts[category] = counts.get(category, 0) + tokens
     return counts
 
@@ -44,4 +47,4 @@ def _category(sample: Sample) -> TokenCategory:
         return TokenCategory.ERRORED
     if sample.masked is not None:
         return TokenCategory.FILTERED
-    return TokenCategory.TRAINED if sample.advantage != 0.0 else TokenCategory.ZERO_SIGNAL
+    return TokenCategory.TRAINED if sample.has_advantage else TokenCategory.ZERO_SIGNAL

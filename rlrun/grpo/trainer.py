@@ -21,7 +21,7 @@ from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver
 from rlrun.grpo.step_metrics import age_metrics, batch_metrics, overlap_metrics, speed_metrics
 from rlrun.grpo.token_outcomes import outcomes, token_categories
-from rlrun.interfaces import Generator
+from rlrun.interfaces import Environment, Generator
 from rlrun.learner.handle import LearnerHandle
 from rlrun.logs import MetricsLogger
 from rlrun.prepare import Preparation
@@ -61,6 +61,7 @@ class Parts:
     prepare: Preparation
     learner: LearnerHandle
     generator: Generator
+    environment: Environment
     server: PolicyServer | None
     probe: Probe
     evaluator: Evaluator | None
@@ -254,7 +255,7 @@ class Trainer:
             metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None
         scheduler = self.decisions.scheduler
         metrics |= {f"tokens/{name}": count for name, count in scheduler.ledger().items()}
-        metrics |= scheduler.counters()
+        metrics |= scheduler.counters() | parts.environment.metrics()
         parts.metrics.log(self.step, metrics)
         parts.console.step(self.step, metrics)
         parts.run_dir.write_status(RunState.RUNNING, step=self.step)

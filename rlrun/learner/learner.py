@@ -25,12 +25,13 @@ from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
 from rlrun.learner.model import load_model, read_weights, save_settings, saved_tensors
 from rlrun.learner.rows import TokenRows
 from rlrun.learner.schedule import lr_factor
-from rlrun.learner.sharding import Ranks, full_tensors, like, load_full, shard
+from rlrun.learner.sharding import Ranks, collect, full_tensors, like, load_full, shard
 from rlrun.models import SHARDS
 from rlrun.training_state import (
+    each_tensor,
     flatten_optimizer_state,
-    load_tensors,
     save_tensors,
+    tensor_names,
     unflatten_optimizer_state,
 )
 from rlrun.types import Sampling
@@ -84,10 +85,9 @@ class Learner:
         """
         self.policy, self.loss, self.device = policy, loss, device
         self.ranks = ranks or Ranks()
-        # Offloaded parameters stay in CPU memory; sharding brings them to the device to compute.
-        offloaded = policy.fsdp.cpu_offload and self.ranks.mesh is not None
-        home = torch.device("cpu") if offloaded else device
-        self.model = load_model(policy, home)
+        # Before it is spread it need not fit on a rank's device.
+        place = device if self.ranks.mesh is None else torch.device("cpu")
+        self.model = load_model(policy, place)
         self.adapter = Adapter(self.model, policy) if policy.lora.enabled else None
         self.forward = TokenLogprobs(self.model, sampling, policy.logprob_chunk_tokens)
         shard(self.forward, self.model, self.ranks, policy)
@@ -95,7 +95,7 @@ class Learner:
         if loss.reference_policy_kl_penalty > 0 and self.adapter is not None:
             self.reference = self.forward
         elif loss.reference_policy_kl_penalty > 0:
-            reference = load_model(policy, home).requires_grad_(False)
+            reference = load_model(policy, place).requires_grad_(False)
             self.reference = TokenLogprobs(reference, sampling, policy.logprob_chunk_tokens)
             shard(self.reference, reference, self.ranks, policy)
         settings = policy.optimizer
@@ -307,7 +307,9 @@ class Learner:
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.policy.precision is Precision.BFLOAT16:
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+            # Gathered parameters are bfloat16 already, and a cache would keep all of them.
+            cached = self.ranks.mesh is None
+            return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=cached)
         return nullcontext()
 
     def save(self, folder: Path) -> None:
@@ -316,8 +318,10 @@ class Learner:
         With LoRA policy/ holds the adapter alone, in peft's format. Every rank must call it; the
         first one writes.
         """
-        weights = full_tensors(self._saved_weights())
-        state = full_tensors(flatten_optimizer_state(self.optimizer, self.model.named_parameters()))
+        weights = collect(self._saved_weights(), self.ranks)
+        state = collect(
+            flatten_optimizer_state(self.optimizer, self.model.named_parameters()), self.ranks
+        )
         if self.ranks.rank == 0:
             if self.adapter is not None:
                 self.adapter.save(folder / "policy", weights)
@@ -341,7 +345,7 @@ class Learner:
         if self.adapter is not None:
             yield from self.adapter.merged_weights()
         else:
-            yield from full_tensors(self._saved_weights()).items()
+            yield from full_tensors(self._saved_weights())
 
     def _saved_weights(self) -> dict[str, Tensor]:
         if self.adapter is not None:
@@ -363,11 +367,12 @@ class Learner:
             self._load_weights(folder / "policy")
         parameters = dict(self.model.named_parameters())
         path = folder / "optimizer.safetensors"
-        state = load_tensors(path)
-        for key, value in state.items():
+        state: dict[str, Tensor] = {}
+        # One at a time: whole, they are three times the model, in the memory of every rank.
+        for key, value in each_tensor(path):
             parameter = parameters.get(key.partition("/")[2])
-            if parameter is not None and value.shape == parameter.shape:
-                state[key] = like(parameter, value)
+            fits = parameter is not None and value.shape == parameter.shape
+            state[key] = like(parameter, value) if parameter is not None and fits else value
         unflatten_optimizer_state(self.optimizer, self.model.named_parameters(), state, str(path))
 
     def _load_shards(self, folder: Path) -> None:
@@ -390,19 +395,19 @@ class Learner:
         unflatten_optimizer_state(self.optimizer, named, state, str(folder))
 
     def _load_weights(self, folder: Path) -> None:
-        weights: dict[str, Tensor] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            weights |= load_tensors(path)
+        files = sorted(folder.glob("*.safetensors"))
+        weights = {name for path in files for name in tensor_names(path)}
         parameters = dict(self.model.named_parameters())
         targets = parameters | dict(self.model.named_buffers())
-        missing = parameters.keys() - weights.keys()
-        unexpected = weights.keys() - targets.keys()
+        missing = parameters.keys() - weights
+        unexpected = weights - targets.keys()
         if missing and unexpected:
             # transformers saves some models (experts, mostly) under other names than it holds them.
             with suppress(DataError):
-                weights = saved_tensors(read_weights(str(folder), str(folder)))
-                missing = parameters.keys() - weights.keys()
-                unexpected = weights.keys() - targets.keys()
+                renamed = saved_tensors(read_weights(str(folder), str(folder)))
+                if parameters.keys() <= renamed.keys() <= targets.keys():
+                    load_full(targets, renamed.items())
+                    return
         if missing or unexpected:
             raise StorageError(
                 str(folder),
@@ -410,7 +415,8 @@ class Learner:
                 f"(missing {sorted(missing)[:3]}, unexpected {sorted(unexpected)[:3]})",
                 "Resume with the model that the run was started with",
             )
-        load_full(targets.items(), weights)
+        for path in files:
+            load_full(targets, each_tensor(path))
 
 
 def _flat(arrays: Sequence[Floats]) -> Tensor:

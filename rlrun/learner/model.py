@@ -19,6 +19,7 @@ from rlrun.learner import shards
 from rlrun.learner.attention import attends_by_sequence, no_mask, use_attention
 from rlrun.learner.mixture import set_up_routers
 from rlrun.learner.rows import TokenRows
+from rlrun.learner.scan import use_segments
 from rlrun.models import resolve_model, shards_of
 
 REPAIR = "Restore the folder, or save the model anew with save_pretrained"
@@ -41,6 +42,7 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
     without_dropout(model)
     use_attention(model)
     set_up_routers(model, policy)
+    use_segments(model)
     if policy.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     nn.Module.to(model, device)

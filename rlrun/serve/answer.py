@@ -72,6 +72,11 @@ class AnswerMaker:
             if token.special and token.content not in kept and not keep_all
         }
 
+    @property
+    def parses_reasoning(self) -> bool:
+        """Whether there is a reasoning parser."""
+        return self._reasoning is not None
+
     def whole(self, asked: Asked, completions: Sequence[Completion]) -> JsonObject:
         """The answer in one piece."""
         choices = []

@@ -9,13 +9,15 @@ import json
 import logging
 import time
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from rlrun.errors import ConfigError, DataError, GenerationError, Problem
-from rlrun.interfaces import Generator
+from rlrun.interfaces import Generator, PolicyAddress
 from rlrun.renderer import Renderer
+from rlrun.sampled import SampledLog
 from rlrun.serve.address import url_of
 from rlrun.serve.answer import AnswerMaker, Asked, JsonObject
 from rlrun.serve.conversation import PromptMaker, read_conversation
@@ -80,7 +82,7 @@ class PolicyServer:
         tool_parser: ToolParser | None,
         reasoning_parser: ReasoningParser | None,
     ) -> None:
-        self._settings = settings
+        self._settings, self._sampled = settings, SampledLog()
         self._intake = Intake(generator)
         self._renderer = renderer
         self._prompts = PromptMaker(renderer)
@@ -132,6 +134,28 @@ class PolicyServer:
     def model(self) -> str:
         """The name that the model is asked for by."""
         return self._settings.names[0]
+
+    @property
+    def parses_reasoning(self) -> bool:
+        """Whether reasoning is set apart from the answer."""
+        return self._answers.parses_reasoning
+
+    def address(self, folder: Path, ray_address: str | None = None) -> PolicyAddress:
+        """What an environment is told of this server.
+
+        Args:
+            folder: Where logs of the environment go.
+            ray_address: Of the run's Ray cluster.
+        """
+        return PolicyAddress(
+            base_urls=(self.base_url,),
+            api_key=self._settings.api_key,
+            model=self.model,
+            parses_reasoning=self.parses_reasoning,
+            sampled=self._sampled,
+            folder=folder,
+            ray_address=ray_address,
+        )
 
     async def hold(self) -> None:
         """Before the learner's weights change: waits until nothing samples from them.
@@ -273,7 +297,7 @@ class PolicyServer:
 
     async def _sample(self, asked: Asked) -> list[Completion]:
         request = asked.request
-        return await self._intake.generate(
+        completions = await self._intake.generate(
             [
                 GenerationRequest(
                     token_ids=asked.prompt,
@@ -284,6 +308,10 @@ class PolicyServer:
                 for choice in range(request.choices)
             ]
         )
+        if request.seed is not None:
+            for completion in completions:
+                self._sampled.record(request.seed, asked.prompt, completion)
+        return completions
 
 
 def _dumps(answer: JsonObject) -> str:

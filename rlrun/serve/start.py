@@ -92,6 +92,8 @@ def limits_of(config: RunConfig, renderer: Renderer) -> Limits:
 def write_address(path: Path, servers: Sequence[PolicyServer], api_key: str) -> None:
     """Tells the owner's other programs where the servers are (at least one), and the key.
 
+    Agents must know as well whether reasoning is set apart from the answer.
+
     Raises:
         StorageError: The file cannot be written.
     """
@@ -99,5 +101,6 @@ def write_address(path: Path, servers: Sequence[PolicyServer], api_key: str) -> 
         "base_urls": [server.base_url for server in servers],
         "api_key": api_key,
         "model": servers[0].model,
+        "parses_reasoning": servers[0].parses_reasoning,
     }
     write_file(path, json.dumps(content, indent=2) + "\n", private=True)

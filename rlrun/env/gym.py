@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``env=gym``: NeMo Gym servers, over HTTP. The settings; the client is in gym_environment.py.
+
+Nothing here imports NeMo Gym: its servers run in an environment of their own, started by the run
+(rlrun/gym/) or by somebody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlrun.interfaces import Env, Environment, component, setting
+from rlrun.types import Row
+
+ROW_FIELD = "responses_create_params"
+
+
+@component("env/gym")
+@dataclass(kw_only=True, slots=True)
+class GymEnv(Env):
+    """Which agents there are, and how patient the run is with them."""
+
+    config_paths: list[str]
+    config_overrides: dict[str, Any]
+    venv: str
+    agents: dict[str, str]
+    head_server: str | None
+    verifiers: dict[str, str]
+    default_agent: str | None
+    start_timeout_s: float = setting(gt=0)
+    control_timeout_s: float = setting(gt=0)
+    max_retries: int = setting(ge=0)
+    retry_wait_s: float = setting(gt=0)
+    max_body_mib: int = setting(ge=1)
+    max_sample_attempts: int = setting(ge=1)
+    min_group_samples: int | None = setting(ge=1)
+    max_agent_failures: int = setting(ge=1)
+    agent_pause_s: float = setting(gt=0)
+    max_concurrent_episodes: int | None = setting(ge=1)
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """There must be agents, and their addresses must be such."""
+        there = self.config_paths or self.agents or self.verifiers
+        if not there and self.head_server is None:
+            yield (
+                ("config_paths", "agents", "head_server"),
+                "no agents: config_paths=[], agents={} and head_server=null",
+                "Name Gym's configuration files in env.config_paths, or servers that run already",
+            )
+        if self.config_overrides and not self.config_paths:
+            yield (
+                ("config_overrides", "config_paths"),
+                "config_overrides are for servers that the run starts, and config_paths=[]",
+                "Remove env.config_overrides, or name the files in env.config_paths",
+            )
+        urls = {f"agents.{name}": url for name, url in self.agents.items()}
+        urls |= {f"verifiers.{name}": url for name, url in self.verifiers.items()}
+        if self.head_server is not None:
+            urls["head_server"] = self.head_server
+        for key, url in urls.items():
+            if not str(url).startswith(("http://", "https://")):
+                yield (key.partition(".")[0],), f"{key}={url!r} is no URL", "Write http://HOST:PORT"
+
+    def check_row(self, row: Row) -> str | None:
+        """Why a row cannot be sent to an agent, or None."""
+        if ROW_FIELD not in row.payload:
+            return f"the row has no {ROW_FIELD}: env=gym takes rows of NeMo Gym"
+        if agent_of(row.payload, self.default_agent) is None:
+            return "agent_ref.name is missing, and env.default_agent=null"
+        metadata = row.payload[ROW_FIELD].get("metadata")
+        if metadata is not None and not isinstance(metadata, Mapping):
+            return f"{ROW_FIELD}.metadata is {metadata!r:.80}, not an object"
+        return None
+
+    @property
+    def announcement(self) -> str:
+        """Which servers are started or waited for."""
+        if self.config_paths:
+            return f"starting the NeMo Gym servers of {', '.join(self.config_paths)}"
+        return "waiting for the NeMo Gym servers"
+
+    def scored_needed(self, num_samples: int) -> int:
+        """As ``min_group_samples`` says."""
+        return min(num_samples, self.min_group_samples or num_samples)
+
+    def start(self) -> Environment:
+        """The client; its servers are started when it is opened."""
+        from rlrun.env.gym_environment import GymEnvironment
+
+        return GymEnvironment(self)
+
+
+def agent_of(payload: Mapping[str, Any], default: str | None) -> str | None:
+    """Name of the agent that a row is for."""
+    reference = payload.get("agent_ref")
+    name = reference.get("name") if isinstance(reference, Mapping) else None
+    return name if isinstance(name, str) and name else default

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where each agent is: started by the run, given by URL, or named by a head server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlrun.env.gym import GymEnv
+from rlrun.env.gym_client import GymClient, RequestFailed
+from rlrun.errors import EnvironmentDown
+from rlrun.interfaces import PolicyAddress
+
+if TYPE_CHECKING:
+    from rlrun.gym.servers import Servers
+
+log = logging.getLogger(__name__)
+
+NOWHERE = "http://127.0.0.1:9/v1"
+"""Where servers that only score are told that the policy is: nothing listens there."""
+
+POLL_S, PING_S = 0.2, 2.0
+
+
+class Directory:
+    """Agents and their verifiers by name."""
+
+    def __init__(self, settings: GymEnv) -> None:
+        """Knows nothing yet."""
+        self._settings = settings
+        self._agents: dict[str, str] = {}
+        self._verifiers: dict[str, str] = {}
+        self._servers: Servers | None = None
+
+    async def open(self, client: GymClient, policy: PolicyAddress | None) -> None:
+        """Starts or finds all servers.
+
+        Raises:
+            EnvironmentDown: They are not there in time, or not as expected.
+        """
+        settings = self._settings
+        if settings.config_paths:
+            await self._start(client, policy)
+        if settings.head_server is not None:
+            await self._ask_head(client, settings.head_server)
+        given = {name: url.rstrip("/") for name, url in settings.agents.items()}
+        await self._wait_for(client, given)
+        self._agents |= given
+        self._verifiers |= {name: url.rstrip("/") for name, url in settings.verifiers.items()}
+
+    async def _start(self, client: GymClient, policy: PolicyAddress | None) -> None:
+        from rlrun.gym.servers import Servers
+
+        settings = self._settings
+        folder = Path(tempfile.mkdtemp(prefix="rlrun-gym-")) if policy is None else policy.folder
+        self._servers = await Servers.start(
+            settings.venv,
+            settings.config_paths,
+            initial_config(settings.config_overrides, policy),
+            client=client,
+            folder=folder,
+            timeout_s=settings.start_timeout_s,
+        )
+        plan = self._servers.plan
+        self._agents = {name: server.url for name, server in plan.agents().items()}
+        self._verifiers = plan.verifiers()
+        log.info("gym: %d servers are ready, logs in %s", len(plan.servers), folder)
+
+    async def _ask_head(self, client: GymClient, url: str) -> None:
+        """Takes the agents that a head server names."""
+        settings = self._settings
+        try:
+            found = await client.get(
+                f"{url.rstrip('/')}/server_instances", settings.control_timeout_s
+            )
+        except RequestFailed as error:
+            remedy = "Start Gym's servers, or correct env.head_server"
+            raise EnvironmentDown("env.head_server", error.message, remedy) from error
+        found = found if isinstance(found, list) else []
+        instances = [one for one in found if isinstance(one, Mapping)]
+        for one in instances:
+            name, address = one.get("process_name") or one.get("name"), one.get("url")
+            if one.get("server_type") == "responses_api_agents" and name and address:
+                self._agents[str(name)] = str(address).rstrip("/")
+        if not self._agents:
+            what = f"{url} names no agent among {len(instances)} servers"
+            raise EnvironmentDown("env.head_server", what, "Give agents by env.agents")
+
+    async def _wait_for(self, client: GymClient, urls: Mapping[str, str]) -> None:
+        """Waits until servers that somebody else starts are ready."""
+        waiting, limit = dict(urls), self._settings.start_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                while waiting:
+                    for name, url in list(waiting.items()):
+                        if await client.is_ready(url, PING_S):
+                            del waiting[name]
+                    await asyncio.sleep(POLL_S if waiting else 0)
+        except TimeoutError:
+            name, url = next(iter(waiting.items()))
+            what = f"agent {name} at {url} is not ready within {limit:g} s"
+            remedy = "Start it, correct env.agents, or raise env.start_timeout_s"
+            raise EnvironmentDown("env.agents", what, remedy) from None
+
+    def agent(self, name: str) -> str:
+        """URL of an agent.
+
+        Raises:
+            EnvironmentDown: There is none of this name.
+        """
+        url = self._agents.get(name)
+        if url is None:
+            near = get_close_matches(name, self._agents, n=1, cutoff=0)
+            raise EnvironmentDown(
+                "agent_ref.name",
+                f"a row is for agent {name!r}, and there is none of that name among "
+                f"{', '.join(sorted(self._agents))}",
+                f"Did you mean {near[0]}?" if near else "",
+            )
+        return url
+
+    def verifier(self, name: str) -> str | None:
+        """URL of the resources server behind an agent, where it is known."""
+        return self._verifiers.get(name)
+
+    def explain(self, name: str) -> str:
+        """What is known of servers of ours that ended; "" for nothing."""
+        return "" if self._servers is None else self._servers.explain_agent(name)
+
+    async def close(self) -> None:
+        """Ends the servers that were started. May be called twice."""
+        if self._servers is not None:
+            await self._servers.close()
+
+
+def initial_config(overrides: Mapping[str, Any], policy: PolicyAddress | None) -> dict[str, Any]:
+    """What Gym is told beside its configuration files: the policy, and the user's own keys."""
+    config: dict[str, Any] = {
+        "policy_base_url": NOWHERE if policy is None else list(policy.base_urls),
+        "policy_api_key": "none" if policy is None else policy.api_key,
+        "policy_model_name": "none" if policy is None else policy.model,
+        "policy_model": {
+            "responses_api_models": {
+                "vllm_model": {
+                    "uses_reasoning_parser": policy is not None and policy.parses_reasoning
+                }
+            }
+        },
+    }
+    if policy is not None and policy.ray_address is not None:
+        config["ray_head_node_address"] = policy.ray_address
+    return _merged(config, overrides)
+
+
+def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        merged[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
+    return merged

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``rlrun gym serve``: the servers of a recipe without its run, until somebody ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlrun.config import load_section
+from rlrun.env.gym import GymEnv
+from rlrun.env.gym_client import GymClient
+from rlrun.env.gym_directory import initial_config
+from rlrun.errors import ConfigError, EnvironmentDown, Problem
+from rlrun.gym.servers import Servers
+from rlrun.interfaces import PolicyAddress
+from rlrun.json_line import parse_object
+from rlrun.sampled import SampledLog
+
+POLL_S = 0.2
+
+
+def serve(
+    overrides: Sequence[str],
+    config_dir: Path | None,
+    run_dir: Path | None,
+    say: Callable[[str], None],
+    tell: Callable[[str], None],
+) -> None:
+    """Starts the servers of ``env.config_paths`` and keeps them until SIGINT or SIGTERM.
+
+    Args:
+        overrides: As for ``rlrun train``; of them env counts.
+        config_dir: A folder with further recipes.
+        run_dir: Whose policy the agents ask; None for servers that only verify.
+        say: Told for people what is done.
+        tell: Told for programs, as JSON, where the agents are.
+
+    Raises:
+        ConfigError: The environment is not env=gym with config_paths.
+        EnvironmentDown: The run does not serve, or the servers do not start.
+    """
+    env = load_section("env", overrides, config_dir)
+    if not isinstance(env, GymEnv) or not env.config_paths:
+        what = "there are no servers to start: env.config_paths is not set"
+        raise ConfigError([Problem("env", what, "Add env=gym env.config_paths=[...]")])
+    asyncio.run(_serve(env, run_dir, say, tell))
+
+
+async def _serve(
+    env: GymEnv,
+    run_dir: Path | None,
+    say: Callable[[str], None],
+    tell: Callable[[str], None],
+) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    policy = None if run_dir is None else await _policy_of(run_dir, env.start_timeout_s)
+    folder = Path(tempfile.mkdtemp(prefix="rlrun-gym-")) if policy is None else policy.folder
+    client = GymClient(env.max_retries, env.retry_wait_s, env.max_body_mib)
+    try:
+        servers = await Servers.start(
+            env.venv,
+            env.config_paths,
+            initial_config(env.config_overrides, policy),
+            client=client,
+            folder=folder,
+            timeout_s=env.start_timeout_s,
+        )
+        try:
+            agents = {name: server.url for name, server in servers.plan.agents().items()}
+            tell(json.dumps({"agents": agents, "verifiers": servers.plan.verifiers()}))
+            say(
+                f"{len(servers.plan.servers)} servers are ready, logs in {folder}; Ctrl-C ends them"
+            )
+            await stop.wait()
+        finally:
+            await servers.close()
+    finally:
+        await client.close()
+
+
+async def _policy_of(run_dir: Path, timeout_s: float) -> PolicyAddress:
+    """Where the policy of a run answers; waits until it does."""
+    path = run_dir / "http_server.json"
+    try:
+        async with asyncio.timeout(timeout_s):
+            while not path.is_file():
+                await asyncio.sleep(POLL_S)
+    except TimeoutError:
+        what = f"the run serves no policy within {timeout_s:g} s (no {path})"
+        remedy = "Start it with generation.expose_http_server=true"
+        raise EnvironmentDown(str(run_dir), what, remedy) from None
+    told: dict[str, Any] = parse_object(str(path), path.read_bytes())
+    return PolicyAddress(
+        base_urls=tuple(told["base_urls"]),
+        api_key=told["api_key"],
+        model=told["model"],
+        parses_reasoning=bool(told["parses_reasoning"]),
+        sampled=SampledLog(),
+        folder=run_dir / "gym",
+    )

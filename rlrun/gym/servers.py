@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts the servers of NeMo Gym configuration files, waits for them, and ends them.
+
+Gym's own parser resolves the files (resolve.py, in Gym's environment); a supervisor process starts
+one process per server, without Gym's command line, which would leave them behind when it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rlrun.env.gym_client import GymClient
+from rlrun.errors import EnvironmentDown
+
+log = logging.getLogger(__name__)
+
+HERE = Path(__file__).parent
+POLL_S = 0.1
+PING_S = 2.0
+RESOLVE_S = 120.0
+END_S = 15.0
+LOG_TAIL = 600
+RAY_ADDRESS = "ray_head_node_address"
+"""Gym's name for the cluster that its servers are to join."""
+
+ATTEMPTS = 2
+"""Ports are chosen before they are used; somebody else may take one in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server as Gym's parser described it.
+
+    Attributes:
+        name: Its key in the configuration; of an agent, what rows call it.
+        kind: resources_servers, responses_api_agents or responses_api_models.
+        implementation: Folder below the kind.
+        entrypoint: Python file in that folder.
+        host: That it listens on.
+        port: That it listens on.
+        resources_server: Of an agent, what verifies for it; None without one.
+    """
+
+    name: str
+    kind: str
+    implementation: str
+    entrypoint: str
+    host: str
+    port: int
+    resources_server: str | None
+
+    @property
+    def url(self) -> str:
+        """Base URL."""
+        return f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be started.
+
+    Attributes:
+        servers: In the order of the configuration.
+        config: The resolved configuration, as YAML.
+        site: Folder of the packages.
+        python: Interpreter of Gym's environment.
+        versions: Of Ray and Python in it.
+    """
+
+    servers: tuple[Server, ...]
+    config: str
+    site: Path
+    python: Path
+    versions: tuple[str, str]
+
+    def agents(self) -> dict[str, Server]:
+        """Agents by name."""
+        return {s.name: s for s in self.servers if s.kind == "responses_api_agents"}
+
+    def verifiers(self) -> dict[str, str]:
+        """URL of the resources server by the agent's name."""
+        urls = {server.name: server.url for server in self.servers}
+        return {
+            name: urls[agent.resources_server]
+            for name, agent in self.agents().items()
+            if agent.resources_server in urls
+        }
+
+
+async def resolve(venv: str, config_paths: Sequence[str], initial: Mapping[str, Any]) -> Plan:
+    """What Gym's parser makes of configuration files.
+
+    Args:
+        venv: Gym's virtual environment.
+        config_paths: Files; those that exist here are taken from here, others from the package.
+        initial: Keys that win over the files.
+
+    Raises:
+        EnvironmentDown: There is no such environment, or the parser refuses the files.
+    """
+    python = Path(venv).expanduser().absolute() / "bin" / "python"
+    if not python.is_file():
+        raise EnvironmentDown(
+            "env.venv", f"{venv} has no nemo-gym (no {python})", f"rlrun gym setup --venv {venv}"
+        )
+    paths = [str(Path(p).absolute()) if Path(p).is_file() else p for p in config_paths]
+    process = await asyncio.create_subprocess_exec(
+        str(python),
+        "-P",
+        str(HERE / "resolve.py"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    asked = json.dumps({"config_paths": paths, "initial": dict(initial)}).encode()
+    try:
+        async with asyncio.timeout(RESOLVE_S):
+            out, told = await process.communicate(asked)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        what = f"Gym's parser did not end within {RESOLVE_S:g} s"
+        raise EnvironmentDown("env.config_paths", what) from None
+    if process.returncode != 0:
+        last = "\n".join(told.decode(errors="replace").strip().splitlines()[-4:])
+        raise EnvironmentDown(
+            "env.config_paths",
+            f"Gym's parser refuses {list(config_paths)}: {last}",
+            "Correct the files, env.config_overrides, or the environment in env.venv",
+        )
+    found = json.loads(out.decode().strip().splitlines()[-1])
+    servers = tuple(Server(**fields) for fields in found["servers"])
+    ray, own_python = found["versions"]
+    return Plan(servers, found["config"], Path(found["site"]), python, (ray, own_python))
+
+
+async def resolve_for_ray(
+    venv: str, config_paths: Sequence[str], initial: Mapping[str, Any]
+) -> Plan:
+    """As ``resolve``, without the run's Ray cluster where Gym's Ray could not join it.
+
+    Servers that use Ray (code_gen) then start one of their own, which ends with them.
+    """
+    plan = await resolve(venv, config_paths, initial)
+    if RAY_ADDRESS not in initial:
+        return plan
+    ours = (metadata.version("ray"), platform.python_version())
+    if plan.versions == ours:
+        return plan
+    log.warning(
+        "%s has Ray %s and Python %s, the run's cluster has %s and %s: Gym servers that use Ray "
+        "start their own",
+        venv,
+        *plan.versions,
+        *ours,
+    )
+    without = {key: value for key, value in initial.items() if key != RAY_ADDRESS}
+    return await resolve(venv, config_paths, without)
+
+
+class Servers:
+    """Running servers; made by ``start``.
+
+    Attributes:
+        plan: What was started.
+    """
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        """Names the parts; ``start`` starts them."""
+        self.plan, self._folder = plan, folder
+        self._supervisor: asyncio.subprocess.Process | None = None
+        self._ended: dict[str, int] = {}
+        self._listening: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        venv: str,
+        config_paths: Sequence[str],
+        initial: Mapping[str, Any],
+        *,
+        client: GymClient,
+        folder: Path,
+        timeout_s: float,
+    ) -> Servers:
+        """Starts all servers and waits until each is ready.
+
+        Args:
+            venv: Gym's virtual environment.
+            config_paths: See ``resolve``.
+            initial: See ``resolve``.
+            client: Asks whether they are ready.
+            folder: Of the logs.
+            timeout_s: Until all are ready.
+
+        Raises:
+            EnvironmentDown: One does not start, with the end of its log.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        for attempt in range(ATTEMPTS):
+            servers = cls(await resolve_for_ray(venv, config_paths, initial), folder)
+            try:
+                await servers._begin()
+                await servers._wait_until_ready(client, timeout_s)
+            except BaseException as error:
+                await servers.close()
+                taken = isinstance(error, EnvironmentDown) and "address already in use" in str(
+                    error
+                )
+                if not taken or attempt + 1 == ATTEMPTS:
+                    raise
+                log.info("%s; started again with other ports", error)
+            else:
+                return servers
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _begin(self) -> None:
+        plan = self.plan
+        jobs = []
+        for server in plan.servers:
+            place = plan.site / server.kind / server.implementation
+            environment = {
+                **os.environ,
+                "NEMO_GYM_CONFIG_DICT": plan.config,
+                "NEMO_GYM_CONFIG_PATH": server.name,
+                "PYTHONPATH": f"{place}{os.pathsep}{plan.site}",
+                # Ray's dashboard agents and usage reports are not wanted here.
+                "RAY_USAGE_STATS_ENABLED": "0",
+            }
+            jobs.append(
+                {
+                    "name": server.name,
+                    "argv": [str(plan.python), server.entrypoint],
+                    "cwd": str(place),
+                    "env": environment,
+                    "log": str(self._log(server.name)),
+                }
+            )
+            self._log(server.name).write_bytes(b"")
+        # In the thread of the event loop, which lives as long as the run: the supervisor is told
+        # to die with the thread that started it.
+        self._supervisor = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            str(HERE / "supervisor.py"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            process_group=0,
+        )
+        assert self._supervisor.stdin is not None
+        self._supervisor.stdin.write(json.dumps(jobs).encode() + b"\n")
+        await self._supervisor.stdin.drain()
+        self._listening = asyncio.create_task(self._listen())
+
+    async def _listen(self) -> None:
+        assert self._supervisor is not None and self._supervisor.stdout is not None
+        while line := await self._supervisor.stdout.readline():
+            ended = json.loads(line)
+            self._ended[ended["name"]] = ended["code"]
+            log.warning("%s", self.explain(ended["name"]))
+
+    async def _wait_until_ready(self, client: GymClient, timeout_s: float) -> None:
+        waiting = list(self.plan.servers)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while waiting:
+                    for name in self._ended:
+                        raise EnvironmentDown("env=gym", self.explain(name), "Its log says why")
+                    ready = await asyncio.gather(*(client.is_ready(s.url, PING_S) for s in waiting))
+                    waiting = [
+                        s for s, is_ready in zip(waiting, ready, strict=True) if not is_ready
+                    ]
+                    await asyncio.sleep(POLL_S if waiting else 0)
+        except TimeoutError:
+            names = ", ".join(server.name for server in waiting)
+            raise EnvironmentDown(
+                "env.start_timeout_s",
+                f"{names} not ready within {timeout_s:g} s: {self._tail(waiting[0].name)}",
+                f"Look at the logs in {self._folder}, or raise the limit",
+            ) from None
+
+    def explain(self, name: str) -> str:
+        """What is known of the end of a server; "" while it lives."""
+        if name not in self._ended:
+            return ""
+        return f"server {name} ended with {self._ended[name]}: {self._tail(name)}"
+
+    def explain_agent(self, name: str) -> str:
+        """Which servers behind an agent ended; "" while all live."""
+        texts = (self.explain(server.name) for server in self.plan.servers)
+        return "; ".join(filter(None, texts))
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
+    def _tail(self, name: str) -> str:
+        try:
+            text = self._log(name).read_text(errors="replace")
+        except OSError:
+            return "it has no log"
+        return " | ".join(text[-LOG_TAIL:].strip().splitlines()[-4:]) or "its log is empty"
+
+    async def close(self) -> None:
+        """Ends all servers and what they started. May be called twice."""
+        supervisor, self._supervisor = self._supervisor, None
+        if self._listening is not None:
+            self._listening.cancel()
+        if supervisor is None:
+            return
+        assert supervisor.stdin is not None
+        supervisor.stdin.close()
+        try:
+            async with asyncio.timeout(END_S):
+                await supervisor.wait()
+        except TimeoutError:
+            log.warning("the supervisor of the Gym servers does not end; it is killed")
+            supervisor.kill()
+            await supervisor.wait()

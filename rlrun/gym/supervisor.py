@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A small process between a run and its servers, which ends them when the run is gone.
+
+A program of its own, of the standard library alone. The first line of standard input is a JSON list
+of servers ("name", "argv", "cwd", "env", "log"); the end of standard input, which comes however the
+run dies, means that all is over. Standard output says which servers ended by themselves. Servers
+are told to die with this process, and whatever they leave behind becomes its children.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+POLL_S, GRACE_S = 0.2, 3.0
+
+
+def prctl(option: int, value: int) -> None:
+    """Linux only; elsewhere the end of standard input has to do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def start(server: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """Starts a server at the head of a process group of its own."""
+    with open(server["log"], "ab") as log:
+        return subprocess.Popen(
+            server["argv"],
+            cwd=server["cwd"],
+            env=server["env"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # This process has one thread, and the function only makes a system call.
+            preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+        )
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes below one, as the kernel knows them now."""
+    found = []
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except OSError:
+        return []
+    for task in tasks:
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue
+        for child in map(int, children):
+            found += [child, *descendants(child)]
+    return found
+
+
+def send(pids: list[int], number: signal.Signals, *, groups: bool = False) -> None:
+    """A signal to processes, or to their groups, those that are gone left out."""
+    for pid in pids:
+        try:
+            (os.killpg if groups else os.kill)(pid, number)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def end(servers: dict[str, subprocess.Popen[bytes]]) -> None:
+    """Ends servers and everything below them, politely for a moment."""
+    groups = [process.pid for process in servers.values()]
+    send(groups, signal.SIGTERM, groups=True)
+    deadline = time.monotonic() + GRACE_S
+    while time.monotonic() < deadline and any(p.poll() is None for p in servers.values()):
+        time.sleep(0.05)
+    send(groups, signal.SIGKILL, groups=True)
+    while left := descendants(os.getpid()):
+        send(left, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            break
+
+
+def main() -> None:
+    """Starts, watches, ends."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    # Ctrl-C is for the run, which then closes its end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    over = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal over
+        over = True
+
+    signal.signal(signal.SIGTERM, stop)
+    servers = {server["name"]: start(server) for server in json.loads(sys.stdin.readline())}
+    told: set[str] = set()
+    try:
+        while not over:
+            readable, _, _ = select.select([sys.stdin], [], [], POLL_S)
+            if readable and not os.read(sys.stdin.fileno(), 4096):
+                break
+            for name, process in servers.items():
+                if name not in told and process.poll() is not None:
+                    told.add(name)
+                    line = json.dumps({"name": name, "code": process.returncode})
+                    sys.stdout.write(line + "\n")
+                    sys.stdout.flush()
+    except OSError:
+        # Nobody reads any more.
+        over = True
+    finally:
+        end(servers)
+
+
+if __name__ == "__main__":
+    main()

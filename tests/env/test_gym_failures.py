@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whatever a server does, a failure is a failure of a kind, never a reward, and others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from rlrun.agent_rollout import AgentRollout
+from rlrun.errors import EnvironmentDown
+from rlrun.interfaces import Abandoned
+from rlrun.models import resolve_model
+from rlrun.renderer import Renderer
+from rlrun.rollout import Job, RolloutSettings
+from rlrun.types import FailureKind, Sampling, StopReason
+from tests.env.gym_fakes import AGENT, TURNS, Running, order, running
+
+T = TypeVar("T")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(60):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Renderer:
+    from transformers import AutoTokenizer
+
+    return Renderer(AutoTokenizer.from_pretrained(resolve_model("rlrun:tiny")))
+
+
+def test_an_episode_becomes_a_trajectory_of_its_ids() -> None:
+    async def work() -> None:
+        async with running() as live:
+            trajectory = await live.episode()
+        assert trajectory.failure is None and trajectory.reward == 1.0
+        assert trajectory.token_ids == (5, 6, 7, 8, 9, 1, 2, 3, 4)
+        assert trajectory.loss_mask == (False,) * 3 + (True,) * 2 + (False,) * 2 + (True,) * 2
+        assert trajectory.generation_logprobs == (0, 0, 0, -0.5, -0.5, 0, 0, -0.5, -0.5)
+        assert [(s.start, s.end) for s in trajectory.weight_versions] == [(3, 5), (7, 9)]
+        assert (trajectory.input_length, trajectory.turns, trajectory.agent) == (3, 2, AGENT)
+        assert trajectory.stop_reason is StopReason.STOP
+
+    run(work())
+
+
+def test_the_row_goes_out_as_it_is_with_the_sampling_of_the_run() -> None:
+    async def work() -> dict[str, Any]:
+        async with running() as live:
+            await live.environment.run_episode(
+                order(max_output_tokens=7, temperature=0.1, metadata={"extra_body": '{"a": 1}'})
+            )
+            return live.agent.rows[0]
+
+    row = run(work())
+    params = row["responses_create_params"]
+    assert params["input"] == [{"role": "user", "content": "?"}] and row["mode"] == "good"
+    assert (params["temperature"], params["top_p"], params["max_output_tokens"]) == (0.75, 0.5, 7)
+    assert json.loads(params["metadata"]["extra_body"]) == {"a": 1, "seed": 1000}
+
+
+KINDS = {
+    "down": (FailureKind.ENV_ERROR, 3, "boom"),
+    "unavailable": (FailureKind.ENV_DOWN, 3, "503"),
+    "reset": (FailureKind.ENV_DOWN, 3, ""),
+    "half": (FailureKind.ENV_DOWN, 3, ""),
+    "engine": (FailureKind.ENGINE_LOST, 1, "generation_failed"),
+    "refused": (FailureKind.ENV_ERROR, 1, "unknown key"),
+    "malformed": (FailureKind.ENV_ERROR, 1, "no JSON"),
+    "count": (FailureKind.ENV_ERROR, 1, "a list of 2"),
+    "nan": (FailureKind.REWARD_ERROR, 1, "nan"),
+    "huge": (FailureKind.ENV_ERROR, 1, "max_body_mib"),
+    "silent": (FailureKind.ENV_ERROR, 1, "no sampled tokens"),
+}
+
+
+@pytest.mark.parametrize("mode", KINDS)
+def test_a_fault_has_a_kind_and_no_reward_and_is_retried_where_that_may_help(mode: str) -> None:
+    kind, tries, text = KINDS[mode]
+
+    async def work() -> None:
+        async with running("env.max_body_mib=1") as live:
+            failed, good = await asyncio.gather(live.episode(mode), live.episode(number=1))
+            assert failed.failure is not None and failed.reward is None
+            assert (failed.failure.kind, live.agent.asked[mode]) == (kind, tries)
+            assert text in failed.failure.message
+            assert failed.stop_reason is StopReason.ERROR
+            assert good.reward == 1.0
+            metrics = live.environment.metrics()
+            assert metrics[f"agent/{AGENT}/failures/{kind.value}"] == 1
+
+    run(work())
+
+
+def test_a_server_that_comes_back_costs_nothing() -> None:
+    async def work() -> None:
+        async with running() as live:
+            trajectory = await live.episode("flaky")
+            assert trajectory.reward == 1.0 and live.agent.asked["flaky"] == 2
+            assert not any("failures" in name for name in live.environment.metrics())
+
+    run(work())
+
+
+def test_a_server_that_never_answers_costs_the_time_limit_once() -> None:
+    async def work() -> None:
+        async with running() as live:
+            failed = await live.episode("hang", timeout_s=0.2)
+            assert failed.failure is not None and failed.failure.kind is FailureKind.TIMEOUT
+            assert live.agent.asked["hang"] == 1
+
+    run(work())
+
+
+def test_answers_to_other_rows_are_told_from_their_own() -> None:
+    async def work() -> None:
+        async with running() as live:
+            both = await asyncio.gather(live.episode("swap"), live.episode("swap", number=1))
+            for trajectory in both:
+                assert trajectory.failure is not None
+                assert trajectory.failure.kind is FailureKind.ENV_ERROR
+                assert "1000" in trajectory.failure.message
+
+    run(work())
+
+
+def test_tokens_of_a_failed_episode_are_counted() -> None:
+    async def work() -> None:
+        async with running() as live:
+            failed = await live.episode("nan")
+            assert failed.num_sampled == sum(len(generation) for _, generation in TURNS)
+
+    run(work())
+
+
+def test_a_cancelled_episode_says_what_was_sampled_for_it() -> None:
+    async def work() -> None:
+        async with running() as live:
+            task = asyncio.create_task(live.episode("hang", timeout_s=None))
+            while not live.agent.asked["hang"]:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(Abandoned) as stopped:
+                await task
+            assert stopped.value.tokens == 4
+
+    run(work())
+
+
+def test_an_unknown_agent_ends_the_run_and_names_those_there_are() -> None:
+    async def work() -> None:
+        async with running() as live:
+            with pytest.raises(EnvironmentDown, match=f"none of that name among {AGENT}"):
+                await live.environment.run_episode(order(agent="fake_agnet"))
+
+    run(work())
+
+
+# --- breaker --------------------------------------------------------------------------------------
+
+
+def test_a_broken_agent_is_paused_and_others_go_on() -> None:
+    async def work() -> None:
+        async with running(
+            "env.max_agent_failures=3", "env.max_retries=0", names=(AGENT, "other")
+        ) as live:
+            environment = live.environment
+            await environment.run_episode(order(agent="other"))
+            for number in range(3):
+                assert environment.paused(order().prompt) is None
+                await live.episode("down", number=number)
+            reason = environment.paused(order().prompt)
+            assert reason is not None and "boom" in reason
+            assert environment.paused(order(agent="other").prompt) is None
+            assert (await environment.run_episode(order(agent="other"))).reward == 1.0
+            metrics = environment.metrics()
+            assert metrics[f"agent/{AGENT}/paused"] == 1
+            assert metrics[f"agent/{AGENT}/passed_over"] == 1
+            assert metrics["agent/other/paused"] == 0
+
+    run(work())
+
+
+def test_a_pause_ends_and_one_success_closes_the_breaker() -> None:
+    async def work() -> None:
+        async with running(
+            "env.max_agent_failures=2",
+            "env.max_retries=0",
+            "env.agent_pause_s=0.05",
+            names=(AGENT, "other"),
+        ) as live:
+            await live.environment.run_episode(order(agent="other"))
+            for number in range(2):
+                await live.episode("down", number=number)
+            while live.environment.paused(order().prompt) is not None:
+                await asyncio.sleep(0.01)
+            # One more failure opens it again at once.
+            await live.episode("down", number=3)
+            assert live.environment.paused(order().prompt) is not None
+            while live.environment.paused(order().prompt) is not None:
+                await asyncio.sleep(0.01)
+            assert (await live.episode()).reward == 1.0
+            await live.episode("down", number=4)
+            assert live.environment.paused(order().prompt) is None
+
+    run(work())
+
+
+def test_when_all_agents_are_paused_the_run_ends_with_the_cause() -> None:
+    async def work() -> None:
+        async with running("env.max_agent_failures=2", "env.max_retries=0") as live:
+            await live.episode("down")
+            with pytest.raises(EnvironmentDown, match="boom") as error:
+                await live.episode("down", number=1)
+            assert error.value.exit_code == 4
+
+    run(work())
+
+
+def test_a_lost_engine_is_not_the_agents_fault() -> None:
+    async def work() -> None:
+        async with running("env.max_agent_failures=1") as live:
+            await live.episode("engine")
+            await live.episode("nan", number=1)
+            assert live.environment.paused(order().prompt) is None
+
+    run(work())
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+def rollout(live: Running, renderer: Renderer) -> AgentRollout:
+    settings = RolloutSettings(Sampling(1.0), 16, 64, 1, 20.0, seed=1)
+    return AgentRollout(live.environment, renderer, settings, "training")
+
+
+def test_a_failed_sample_is_rolled_out_again(renderer: Renderer) -> None:
+    async def work() -> None:
+        async with running("env.max_retries=0") as live:
+            (group,) = await rollout(live, renderer).run([Job(order("flaky").prompt, 3)])
+            assert [t.reward for t in group.trajectories] == [1.0] * 3
+            assert [t.sample_index for t in group.trajectories] == [0, 1, 2]
+            assert live.agent.asked["flaky"] == 4
+            # What the failed try sampled is not forgotten.
+            assert group.num_sampled == 4 * 4
+            seeds = [row["_rowidx"] for row in live.agent.rows]
+            assert len(set(seeds)) == 4
+
+    run(work())
+
+
+def test_a_sample_that_always_fails_is_tried_as_often_as_set(renderer: Renderer) -> None:
+    async def work() -> None:
+        async with running("env.max_retries=0", "env.max_sample_attempts=3") as live:
+            (group,) = await rollout(live, renderer).run([Job(order("nan").prompt, 2)])
+            assert all(t.failure is not None for t in group.trajectories)
+            assert live.agent.asked["nan"] == 6
+            assert group.num_sampled == 6 * 4
+
+    run(work())

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real NeMo Gym servers: their rewards, and tokens that are exactly what the policy sampled."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import pytest
+
+from rlrun.types import StopReason, Trajectory
+from tests.env.gym_real import RealGym, call, row, tool
+
+pytestmark = pytest.mark.timeout(360)
+
+CITY = {"type": "string", "description": ""}
+COUNT = {"type": "integer", "description": ""}
+WEATHER = row("weather in sf?", "example_single_tool_call", [tool("get_weather", city=CITY)])
+
+
+def sampled_texts(gym: RealGym, trajectory: Trajectory) -> list[str]:
+    """What the policy said, turn by turn, from the tokens that would be trained."""
+    pairs = zip(trajectory.token_ids, trajectory.loss_mask, strict=True)
+    return [
+        gym.renderer.decode([token for token, _ in turn])
+        for own, turn in groupby(pairs, key=lambda pair: pair[1])
+        if own
+    ]
+
+
+def only(gym: RealGym, *arguments: object, **fields: object) -> Trajectory:
+    (group,) = gym.groups(*arguments, **fields)  # type: ignore[arg-type]
+    (trajectory,) = group.trajectories
+    assert trajectory.failure is None, trajectory.failure
+    return trajectory
+
+
+def test_a_tool_is_called_and_only_sampled_tokens_are_trained(real_gym: RealGym) -> None:
+    said = [call("get_weather", city="SF"), "It is cold."]
+    trajectory = only(
+        real_gym, [WEATHER], lambda prompt: said["<tool_call>" in prompt and "tool\n" in prompt]
+    )
+    assert trajectory.reward == 1.0 and trajectory.turns == 2
+    assert sampled_texts(real_gym, trajectory) == said
+    assert trajectory.stop_reason is StopReason.STOP
+    text = real_gym.renderer.decode(trajectory.token_ids, skip_special=False)
+    # The context goes on behind the sampled tokens; the template closes and opens turns.
+    assert f"{said[0]}<|im_end|>\n<|im_start|>tool\n" in text
+    assert trajectory.token_ids[: trajectory.input_length] == real_gym.renderer.prompt_ids(
+        WEATHER.messages
+    )
+
+
+def test_a_session_keeps_its_state_over_turns_and_apart_from_others(real_gym: RealGym) -> None:
+    tools = [tool("increment_counter", count=COUNT), tool("get_counter_value")]
+    rows = [
+        row(f"count up from {n}", "example_session_state_mgmt", tools, initial_count=n,
+            expected_count=n + 3)
+        for n in range(4)
+    ]  # fmt: skip
+
+    def reply(prompt: str) -> str:
+        done = prompt.count("<tool_call>")
+        steps = [call("increment_counter", count=1), call("increment_counter", count=2)]
+        return [*steps, call("get_counter_value"), "done"][done]
+
+    groups = real_gym.groups(rows, reply, 2)
+    trajectories = [t for group in groups for t in group.trajectories]
+    assert [t.reward for t in trajectories] == [1.0] * 8, [t.failure for t in trajectories]
+    assert {t.turns for t in trajectories} == {4}
+
+
+def test_text_with_two_calls_is_one_turn(real_gym: RealGym) -> None:
+    """Ids are on the last item of a turn and cover all of it."""
+    both = "Let me see. " + call("get_weather", city="SF") + call("get_weather", city="LA")
+    trajectory = only(real_gym, [WEATHER], lambda prompt: "ok" if "tool\n" in prompt else both)
+    assert trajectory.turns == 2
+    assert sampled_texts(real_gym, trajectory) == [both, "ok"]
+
+
+def test_a_multiple_choice_answer_is_verified(real_gym: RealGym) -> None:
+    options = [{"A": "no"}, {"B": "yes"}]
+    asked = row("B?", "mcqa", options=options, expected_answer="B",
+                grading_mode="strict_single_letter_boxed")  # fmt: skip
+    right = only(real_gym, [asked], lambda prompt: r"\boxed{B}")
+    assert (right.reward, right.extracted) == (1.0, "B")
+    assert only(real_gym, [asked], lambda prompt: r"\boxed{A}").reward == 0.0
+
+
+def test_a_scripted_user_goes_on_for_three_turns(real_gym: RealGym) -> None:
+    asked = row("Capital?", "example_multi_turn_gymnasium", follow_ups=["How many?", "Landmark?"],
+                expected_answer="Eiffel")  # fmt: skip
+
+    def reply(prompt: str) -> str:
+        return {0: "Paris", 1: "2 million", 2: "The Eiffel tower"}[prompt.count("<|im_end|>") // 2]
+
+    trajectory = only(real_gym, [asked], reply)
+    assert trajectory.reward == 1.0 and trajectory.turns == 3
+    assert sampled_texts(real_gym, trajectory) == ["Paris", "2 million", "The Eiffel tower"]
+
+
+def test_mathematics_is_verified_without_a_judge(real_gym: RealGym) -> None:
+    asked = row("1/2 + 1/4?", "math_with_judge", question="1/2 + 1/4?", expected_answer="3/4")
+    trajectory = only(real_gym, [asked], lambda prompt: r"So \boxed{0.75}.")
+    assert trajectory.reward == 1.0
+    assert trajectory.measures["library_reward"] == 1.0
+
+
+def test_a_task_of_reasoning_gym_is_scored_by_its_own_scorer(real_gym: RealGym) -> None:
+    asked = row("2 + 2 =", "reasoning_gym", question="2 + 2 =", answer="4",
+                metadata={"source_dataset": "chain_sum"})  # fmt: skip
+    assert only(real_gym, [asked], lambda prompt: "<answer>4</answer>").reward == 1.0
+    assert only(real_gym, [asked], lambda prompt: "<answer>5</answer>").reward < 1.0
+
+
+def test_a_cut_answer_ends_the_episode_as_cut(real_gym: RealGym) -> None:
+    asked = row("B?", "mcqa", options=[{"A": "no"}], expected_answer="A")
+    trajectory = only(real_gym, [asked], lambda prompt: "and so on...")
+    assert trajectory.stop_reason is StopReason.LENGTH and trajectory.truncated
+    assert trajectory.reward == 0.0 and trajectory.num_sampled > 0
+
+
+def test_an_empty_answer_is_a_turn(real_gym: RealGym) -> None:
+    trajectory = only(real_gym, [WEATHER], lambda prompt: "")
+    assert trajectory.num_sampled == 1 and trajectory.turns == 1
+
+
+def test_a_full_context_after_a_turn_keeps_what_was_sampled(real_gym: RealGym) -> None:
+    """The tool's answer leaves no room for another turn."""
+    city = "x" * 90
+
+    def reply(prompt: str) -> str:
+        # Long calls until the context is full.
+        return call("get_weather", city=city)
+
+    (group,) = real_gym.groups([WEATHER], reply)
+    (trajectory,) = group.trajectories
+    assert trajectory.failure is None and trajectory.stop_reason is StopReason.LENGTH
+    assert 700 < len(trajectory.token_ids) <= 1024 and trajectory.turns > 2
+
+
+def test_a_row_that_leaves_no_room_for_a_turn_has_no_reward(
+    real_gym: RealGym,
+) -> None:
+    asked = row("x" * 3000, "mcqa", options=[{"A": "no"}], expected_answer="A")
+    (group,) = real_gym.groups([asked], lambda prompt: "?")
+    (trajectory,) = group.trajectories
+    assert trajectory.reward is None and trajectory.failure is not None
+    assert "no sampled tokens" in trajectory.failure.message
+
+
+def test_equal_episodes_have_equal_draws(real_gym: RealGym) -> None:
+    """The seed of the episode reaches the server, and ids of other episodes do not."""
+    groups = real_gym.groups([WEATHER], lambda prompt: "hello", 3)
+    assert [t.sample_index for t in groups[0].trajectories] == [0, 1, 2]
+    assert all(t.weight_versions for t in groups[0].trajectories)
+
+
+def test_a_key_is_in_no_log(real_gym: RealGym) -> None:
+    key = real_gym.key
+    logs = list(real_gym.folder.glob("*.log"))
+    assert len(logs) == 13
+    assert not any(key in log.read_text(errors="replace") for log in logs)
