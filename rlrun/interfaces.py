@@ -127,6 +127,38 @@ class OverlongShaping(Checked):
 
 
 @dataclass(kw_only=True, slots=True)
+class RewardPenalties(Checked):
+    """What makes the environment's reward of a response 0."""
+
+    duplicated_reasoning: bool
+    empty_final_answer: bool
+    malformed_thinking: bool
+    unwanted_tokens: list[int]
+    think_open: str
+    think_close: str
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """Tags are texts, and two of them."""
+        if not self.think_open or not self.think_close or self.think_open == self.think_close:
+            yield (
+                ("think_open", "think_close"),
+                f"think_open={self.think_open!r} and think_close={self.think_close!r} do not set "
+                "reasoning apart",
+                "Give the two tags of the model, such as <think> and </think>",
+            )
+
+
+@dataclass(kw_only=True, slots=True)
+class Effort:
+    """Rewards short responses where the prompt asks for little effort."""
+
+    low_string: str | None
+    low_weight: float = setting(ge=0)
+    low_penalty: float = setting(ge=0)
+    low_tokens: int = setting(ge=1)
+
+
+@dataclass(kw_only=True, slots=True)
 class GRPO(Checked, ABC):
     """A schedule, with the sizes and rules that all schedules share."""
 
@@ -151,6 +183,10 @@ class GRPO(Checked, ABC):
     skip_reference_policy_logprobs_calculation: bool
     reward_scaling: RewardScaling
     overlong_shaping: OverlongShaping
+    reward_penalties: RewardPenalties
+    effort: Effort
+    invalid_tool_call_advantage: float | None
+    malformed_thinking_advantage: float | None
     val_period: int = setting(ge=0)
     val_start_at: int
     val_at_start: bool
