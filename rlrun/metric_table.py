@@ -56,6 +56,10 @@ train/entropy  nats  mean
     Entropy of the policy before the update, mean over trained tokens.
 train/skipped_update  count  sum
     1 if the batch had no signal and the optimizer was left alone, else 0.
+penalty/<kind>  count  sum
+    Trajectories or turns of the step that a penalty of grpo.reward_penalties or an advantage of
+    grpo.malformed_thinking_advantage or grpo.invalid_tool_call_advantage was applied to, by what
+    was wrong with them.
 reward/<part>  reward  mean
     Mean of a named part of the reward over the step's trajectories that have it.
 validation/accuracy  1  mean

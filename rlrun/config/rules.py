@@ -238,6 +238,14 @@ def _model_is_no_choice(model: str) -> str | None:
     return None
 
 
+def _calls_are_parsed(advantage: float | None, exposed: bool, parser: str | None) -> str | None:
+    if advantage is None or (exposed and parser is not None):
+        return None
+    return (
+        f"grpo.invalid_tool_call_advantage={advantage} has no effect: nothing parses calls of tools"
+    )
+
+
 _VALIDATES = ("grpo.val_period", "grpo.val_at_start", "grpo.val_at_end")
 
 RULES: tuple[Rule, ...] = (
@@ -391,6 +399,16 @@ RULES: tuple[Rule, ...] = (
         ("env.max_retries", "generation.expose_http_server"),
         _agents_find_the_policy,
         "Set generation.expose_http_server=true",
+    ),
+    Rule(
+        "calls_are_parsed",
+        (
+            "grpo.invalid_tool_call_advantage",
+            "generation.expose_http_server",
+            "generation.http.tool_parser",
+        ),
+        _calls_are_parsed,
+        "Set generation.expose_http_server=true and generation.http.tool_parser, or leave it null",
     ),
     Rule(
         "model_is_no_choice",

@@ -178,7 +178,7 @@ class Learner:
         for minibatch in minibatches:
             trained = [sample for sample in minibatch if sample.masked is None]
             # Without a gradient, momentum and weight decay alone would move the weights.
-            signal = self.reference is not None or any(s.advantage != 0.0 for s in trained)
+            signal = self.reference is not None or any(s.has_advantage for s in trained)
             if trained and signal:
                 results.append(self._optimizer_step(trained, step, unchanged=not results))
         names = results[0].keys() if results else ()
@@ -191,8 +191,8 @@ class Learner:
         """Steps once. ``unchanged``: the weights are still those of the samples' prev_logprobs."""
         self.optimizer.zero_grad(set_to_none=True)
         everyone = self.reference is not None or not self.loss.needs_advantage
-        still = [s for s in samples if s.advantage == 0.0 and not everyone]
-        moving = [s for s in samples if s.advantage != 0.0 or everyone]
+        still = [s for s in samples if not s.has_advantage and not everyone]
+        moving = [s for s in samples if s.has_advantage or everyone]
         shares = [*self._still_shares(still, samples, unchanged), *self._backward(moving, samples)]
         totals: dict[str, Tensor] = {}
         for name, share in shares:
@@ -250,10 +250,6 @@ class Learner:
         def flat(arrays: Sequence[Floats]) -> Tensor:
             return _flat(arrays).to(self.device)
 
-        advantages = [
-            np.full(sample.trajectory.num_sampled, sample.advantage, np.float32)
-            for sample in chosen
-        ]
         references = [s.ref_logprobs for s in chosen if s.ref_logprobs is not None]
         return LossInputs(
             logprobs=forward.logprobs,
@@ -261,7 +257,7 @@ class Learner:
             prev_logprobs=flat([sample.prev_logprobs for sample in chosen]),
             generation_logprobs=flat([sample.generation_logprobs for sample in chosen]),
             ref_logprobs=None if self.reference is None else flat(references),
-            advantages=flat(advantages),
+            advantages=flat([sample.token_advantages for sample in chosen]),
             weights=flat([sample.weights for sample in chosen]),
             trajectory=rows.trajectory,
             num_trajectories=len(chosen),
