@@ -304,9 +304,7 @@ class Learner:
         if self.policy.precision is Precision.BFLOAT16:
             # Gathered parameters are bfloat16 already, and a cache would keep all of them.
             cached = self.ranks.mesh is None
-            return torch.autocast(
-                self.device.type, dtype=torch.bfloat16, cache_enabled=cached
-            )
+            return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=cached)
         return nullcontext()
 
     def save(self, folder: Path) -> None:
