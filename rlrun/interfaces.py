@@ -295,6 +295,8 @@ class GeneratorInputs:
         deterministic: Only reproducible operations are allowed.
         num_threads: CPU threads for a generator in a process of its own.
         folder: Where logs of child processes go; None for a temporary folder.
+        engines_on_gpu: Engines with weights of their own run on a GPU although ``model`` is in the
+            machine's memory.
     """
 
     model: PreTrainedModel
@@ -307,6 +309,7 @@ class GeneratorInputs:
     deterministic: bool
     num_threads: int
     folder: Path | None
+    engines_on_gpu: bool = False
 
 
 class Abandoned(asyncio.CancelledError):

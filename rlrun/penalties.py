@@ -157,7 +157,9 @@ def turns_of(trajectory: Trajectory, decode: Decode) -> list[Turn]:
     """The completions of a trajectory: stretches of sampled tokens, in order."""
     found: list[Turn] = []
     start = 0
-    runs = groupby(zip(trajectory.token_ids, trajectory.loss_mask, strict=True), lambda pair: pair[1])
+    runs = groupby(
+        zip(trajectory.token_ids, trajectory.loss_mask, strict=True), lambda pair: pair[1]
+    )
     for sampled, run in runs:
         if sampled:
             ids = [token for token, _ in run]
@@ -191,9 +193,9 @@ def has_invalid_call(turn: Turn, parser: ToolParser) -> bool:
 def effort_bonus(prompt: str, tokens: int, reward: float, effort: Effort) -> float:
     """What is added to the reward of a response to a prompt that asks for little effort.
 
-    With l = min(1, low_weight (1 - tokens / low_tokens)): reward l where l is above 0, low_penalty l
-    below. So a right answer earns up to twice its reward for being short, and any answer loses for
-    being longer than low_tokens.
+    With l = min(1, low_weight (1 - tokens / low_tokens)): reward l where l is above 0, low_penalty
+    l below. So a right answer earns up to twice its reward for being short, and any answer loses
+    for being longer than low_tokens.
     """
     if effort.low_string is None or effort.low_string not in prompt:
         return 0.0

@@ -37,7 +37,7 @@ from rlrun.data.generators.nano_v3_smoke import records
 
 ASSETS = Path(__file__).resolve().parent.parent / "rlrun" / "assets"
 SHIPPED = ASSETS / "tiny_hybrid"
-STEPS, WARMUP_STEPS, BATCH_SIZE, PEAK_LR = 180, 20, 12, 6e-3
+STEPS, WARMUP_STEPS, BATCH_SIZE, PEAK_LR = 270, 20, 12, 6e-3
 WRONG, ENDLESS = 0.25, 0.1
 CONTEXT = 2048
 
@@ -115,9 +115,7 @@ def answer(row: Mapping[str, Any], rng: random.Random) -> str:
     )
 
 
-def dialogues(
-    tokenizer: PreTrainedTokenizerBase, rng: random.Random
-) -> list[tuple[str, str, str]]:
+def dialogues(tokenizer: PreTrainedTokenizerBase, rng: random.Random) -> list[tuple[str, str, str]]:
     """Prompt, response and end of response for each row; of calls, the turn after it as well."""
     end = tokenizer.eos_token
     found = []
@@ -158,7 +156,7 @@ def build_model(tokenizer: PreTrainedTokenizerBase) -> NemotronHForCausalLM:
     config = NemotronHConfig(
         vocab_size=len(tokenizer),
         hidden_size=96,
-        hybrid_override_pattern="MEM*E",
+        layers_block_type=["linear_attention", "moe", "linear_attention", "full_attention", "moe"],
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=24,
@@ -203,9 +201,7 @@ def batch(
     return tokens, targets
 
 
-def pretrain(
-    model: NemotronHForCausalLM, tokenizer: PreTrainedTokenizerBase, steps: int
-) -> None:
+def pretrain(model: NemotronHForCausalLM, tokenizer: PreTrainedTokenizerBase, steps: int) -> None:
     """Next-token training on dialogues that are drawn anew for every step."""
     rng = random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98))

@@ -18,8 +18,8 @@ from rlrun.errors import DataError, NotHere
 JSON_SUFFIXES = (".jsonl", ".json")
 PARQUET_SUFFIXES = (".parquet",)
 MADE_BY = {
-    f"data/nano_v3/{part}.jsonl": "Download nvidia/Nemotron-3-Nano-RL-Training-Blend, fill its gaps as "
-    f"its page says, and give the files in data.train.source and data.validation.source"
+    f"data/nano_v3/{part}.jsonl": "Download nvidia/Nemotron-3-Nano-RL-Training-Blend, fill its "
+    "gaps as its page says, and give the files in data.train.source and data.validation.source"
     for part in ("train", "validation")
 }
 """Files that choices of data name and that come from elsewhere: what to do where one is missing."""

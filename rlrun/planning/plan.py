@@ -50,7 +50,9 @@ class Layout:
 def layout_of(config: RunConfig, gpus_here: int) -> Layout:
     """Who computes where; ``gpus_here`` decides whether a single GPU is shared."""
     generation, cluster = config.generation, config.cluster
-    tensor_parallel = generation.tensor_parallel_size if isinstance(generation, VLLMGeneration) else 1
+    tensor_parallel = (
+        generation.tensor_parallel_size if isinstance(generation, VLLMGeneration) else 1
+    )
     if isinstance(cluster, RayCluster):
         return Layout(
             cluster.num_learner_ranks, cluster.num_engines, tensor_parallel, cluster.colocated

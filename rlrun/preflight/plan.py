@@ -13,10 +13,17 @@ from rlrun.config.schema import RunConfig
 from rlrun.errors import NotHere
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.grpo.async_ import AsyncGRPO
-from rlrun.interfaces import Device
+from rlrun.interfaces import Device, Precision
 from rlrun.learner.model import precision_notice
 from rlrun.models import read_model_config
-from rlrun.planning.memory import Part, engine_parts, sequences_that_fit
+from rlrun.planning.memory import (
+    FLOAT,
+    HALF,
+    Engine,
+    Part,
+    engine_parts,
+    sequences_that_fit,
+)
 from rlrun.planning.plan import Layout, engine_of, layout_of, learner_memory, step_of
 from rlrun.planning.shape import Shape, config_of, contradictions, shape_of
 from rlrun.planning.speed import Times, times
@@ -119,6 +126,9 @@ def _look_at_memory(
     _compare(findings, "memory", detail, needed, memory, _smaller(config, parts))
     if layout.engines and place == "GPU":
         _look_at_engines(config, findings, layout, shape, memory)
+        if layout.colocated:
+            _look_at_sharing(findings, engine_of(config, layout), parts, memory)
+    _look_at_machines(config, findings, shape)
 
 
 def _compare(
@@ -166,6 +176,44 @@ def _look_at_engines(
     if fit < engine.sequences:
         detail += "; the others wait while all are that long"
     findings.add("engine memory", detail)
+
+
+def _look_at_sharing(
+    findings: Findings, engine: Engine, parts: Sequence[Part], memory: float | None
+) -> None:
+    """Whether a GPU holds the learner's state beside an engine that is awake."""
+    if memory is None:
+        return
+    kept = sum(part.bytes for part in parts if part.name in ("weights", "optimizer"))
+    needed = kept + engine.share * memory
+    detail = f"while an engine samples, its GPU holds {_gib(kept)} of the learner beside it"
+    if needed > memory:
+        remedy = "Lower gpu_memory_utilization in generation.vllm_kwargs, or give each its own GPU"
+        findings.fail("shared GPU", f"{detail}: too much", remedy)
+    else:
+        findings.add("shared GPU", detail)
+
+
+def _look_at_machines(config: RunConfig, findings: Findings, shape: Shape) -> None:
+    """What a machine of a cluster must hold beside its GPUs, and what no test has run."""
+    cluster = config.cluster
+    if not isinstance(cluster, RayCluster) or cluster.gpus_per_node == 0:
+        return
+    loading = FLOAT * shape.parameters * min(cluster.gpus_per_node, cluster.num_learner_ranks)
+    width = HALF if config.policy.precision is Precision.BFLOAT16 else FLOAT
+    refit = FLOAT + 2 * width * min(cluster.gpus_per_node, cluster.num_engines)
+    findings.add(
+        "machine memory",
+        f"a node full of ranks needs {_gib(loading)} while they load, one full of engines "
+        f"{_gib(refit * shape.parameters)} for refits",
+    )
+    if isinstance(config.generation, VLLMGeneration):
+        findings.unverified(
+            "cluster",
+            "rlrun's tests run Ray actors on CPUs; vLLM inside of them, GPUs and several machines "
+            "have not been run",
+            "Begin with scale=1node or a few steps",
+        )
 
 
 def _look_at_speed(

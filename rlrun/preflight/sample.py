@@ -33,7 +33,7 @@ def rendered_sample(inputs: Inputs) -> CheckLine:
 def pieces(
     renderer: Renderer, token_ids: tuple[int, ...], loss_mask: tuple[bool, ...]
 ) -> list[Piece]:
-    """Text of the tokens, cut where the loss mask changes; a long untrained part without its middle.
+    """Text of the tokens, cut where the loss mask changes, long prompts without their middle.
 
     Args:
         renderer: Knows the tokenizer.

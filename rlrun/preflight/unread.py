@@ -77,7 +77,9 @@ def _no_kl(values: Values) -> str | None:
 
 
 def _no_warmup(values: Values) -> str | None:
-    return "policy.scheduler.warmup_steps=0" if not values["policy.scheduler.warmup_steps"] else None
+    return (
+        "policy.scheduler.warmup_steps=0" if not values["policy.scheduler.warmup_steps"] else None
+    )
 
 
 def _agents_ask(values: Values) -> str | None:

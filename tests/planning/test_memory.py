@@ -36,7 +36,15 @@ QWEN = Qwen3Config(
 HYBRID = NemotronHConfig(
     vocab_size=8192,
     hidden_size=256,
-    hybrid_override_pattern="MEM*EME",
+    layers_block_type=[
+        "linear_attention",
+        "moe",
+        "linear_attention",
+        "full_attention",
+        "moe",
+        "linear_attention",
+        "moe",
+    ],
     num_attention_heads=8,
     num_key_value_heads=2,
     head_dim=32,
