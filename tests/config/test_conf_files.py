@@ -39,7 +39,7 @@ def test_every_key_has_a_comment_above_it(path: Path) -> None:
     assert [key for key, comment in file.comments.items() if not comment] == []
 
 
-@pytest.mark.parametrize("path", CONF_FILES + ALL_FILES, ids=name_of)
+@pytest.mark.parametrize("path", CONF_FILES + RECIPE_FILES + OVERLAYS, ids=name_of)
 def test_every_file_names_its_licence(path: Path) -> None:
     first = path.read_text(encoding="utf-8").splitlines()[:2]
     assert "# SPDX-License-Identifier: Apache-2.0" in first
