@@ -7,9 +7,10 @@ READY := $(VENV)/.ready
 VLLM := $(VENV)/.vllm
 GYM := .gym-venv
 BROWSER := $(VENV)/.browser
+GPU_READY := $(VENV)-gpu/.ready
 SMOLLM2 := models/smollm2-135m-instruct
 
-.PHONY: setup vllm gym browser quickstart smollm2 test lint types docs check-wheel clean
+.PHONY: setup vllm gym browser quickstart smollm2 nightly nightly-gpu nightly-summary test test-gpu lint types docs check-wheel clean
 
 setup: $(READY)  ## .venv with everything for CPU work and tests
 
@@ -50,6 +51,28 @@ $(SMOLLM2)/config.json: | $(READY)
 
 test: setup vllm gym browser lint types smollm2  ## everything that CI runs
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+
+# Of its own, since vLLM for GPUs brings its own torch.
+$(GPU_READY): pyproject.toml
+	$(PYTHON) -m venv $(VENV)-gpu
+	$(VENV)-gpu/bin/pip install --quiet --upgrade pip
+	$(VENV)-gpu/bin/pip install --quiet --editable '.[dev,vllm]'
+	touch $@
+
+test-gpu: $(GPU_READY)  ## what needs two GPUs; see tests/gpu/README.md
+	$(VENV)-gpu/bin/python -m pytest tests/gpu
+
+TIER ?= cpu
+NIGHT := nightly/$(shell date +%Y%m%d)
+
+nightly: setup  ## run what recipes promise and assert it (TIER=cpu, 15 minutes); goes on if killed
+	$(BIN)/rlrun nightly --tier $(TIER) --out $(NIGHT)
+
+nightly-gpu: $(GPU_READY)  ## the same where the GPUs are (TIER=1gpu, 1node or multinode)
+	$(VENV)-gpu/bin/rlrun nightly --tier $(TIER) --out $(NIGHT)
+
+nightly-summary:  ## show the summary of the nightly, in a workflow on its page
+	cat "$$(ls -td nightly/*/ | head -1)summary.md" >> "$${GITHUB_STEP_SUMMARY:-/dev/stdout}"
 
 lint: setup
 	$(BIN)/ruff check --no-cache .

@@ -37,6 +37,7 @@ from rlrun.interfaces import Environment, Generator, RunningCluster, variant_of
 from rlrun.learner.bfloat16 import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.machine import set_up_torch
+from rlrun.penalties import Penalties
 from rlrun.prepare import MismatchGuard, Preparation
 from rlrun.prompts import PromptStream, validation_prompts
 from rlrun.recorder import Recorder
@@ -47,6 +48,7 @@ from rlrun.rollout_choice import make_rollout
 from rlrun.run_dir import RunDir
 from rlrun.scheduler.machine import Scheduler
 from rlrun.scheduler.replay import lost_tokens
+from rlrun.serve.choose import choose_tool_parser
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.time_limit import TimeLimit
@@ -323,6 +325,20 @@ class _Run:
         decisions.apply(scheduler.restored_event(lost))
         return decisions
 
+    def _penalties(self) -> Penalties:
+        """What reads responses as the policy's server does."""
+        renderer, generation = self.inputs.renderer, self.config.generation
+
+        def decode(token_ids: Sequence[int]) -> str:
+            # Tags of reasoning and of calls may be special tokens; the end of a turn is no text.
+            said = [token for token in token_ids if token not in renderer.eos_ids]
+            return renderer.decode(said, skip_special=False)
+
+        parser = None
+        if generation.expose_http_server:
+            parser = choose_tool_parser(generation.http, renderer.tokenizer)
+        return Penalties(self.config.grpo, decode, parser)
+
     def _parts(self, live: _Live, books: _Books) -> Parts:
         config, inputs = self.config, self.inputs
         learner, generator = live.cluster.learner, live.generator
@@ -361,6 +377,7 @@ class _Run:
                 max_new_tokens=config.generation.max_new_tokens,
                 asynchronous=not is_ordered(config),
                 guard=guard,
+                penalties=self._penalties(),
             ),
             learner=learner,
             generator=generator,
@@ -384,6 +401,7 @@ class _Run:
                 guard=guard,
                 event_log=decisions.event_log,
                 metrics=books.metrics,
+                layout=config.checkpointing.layout,
             ),
             records=Recorder(
                 self.run_dir,

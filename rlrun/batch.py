@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -15,6 +15,7 @@ from rlrun.rewards import overlong_penalty, scale
 from rlrun.types import Prompt, Trajectory, TrajectoryGroup
 
 Floats = NDArray[np.float32]
+RewardOf = Callable[[Prompt, Trajectory], "float | None"]
 
 
 class Masked(StrEnum):
@@ -50,6 +51,8 @@ class Sample:
         weights: Importance-sampling correction; 1 where there is none.
         ref_logprobs: From the reference policy; None without a KL penalty.
         advantage: The same for every token; 0 where masked.
+        turn_advantages: Other ones of some stretches, as (start, end, advantage) over the sampled
+            tokens.
         stale_tokens: Sampled tokens that are too old.
     """
 
@@ -62,7 +65,21 @@ class Sample:
     weights: Floats
     ref_logprobs: Floats | None = None
     advantage: float = 0.0
+    turn_advantages: tuple[tuple[int, int, float], ...] = ()
     stale_tokens: int = 0
+
+    @property
+    def token_advantages(self) -> Floats:
+        """Of each sampled token that is trained."""
+        values = np.full(self.trajectory.num_sampled, self.advantage, np.float32)
+        for start, end, value in self.turn_advantages:
+            values[start:end] = value
+        return values
+
+    @property
+    def has_advantage(self) -> bool:
+        """Whether any of its tokens is to become more or less likely."""
+        return self.advantage != 0.0 or any(value != 0.0 for _, _, value in self.turn_advantages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +104,7 @@ class Batch:
     @property
     def has_signal(self) -> bool:
         """Whether any sample is better or worse than its group."""
-        return any(sample.advantage != 0.0 for sample in self.samples)
+        return any(sample.has_advantage for sample in self.samples)
 
     def minibatches(self, size: int | None) -> list[tuple[Sample, ...]]:
         """The samples in order, ``size`` (None = all) to an optimizer step; the last may be short.
@@ -103,6 +120,7 @@ def collect_samples(
     grpo: GRPO,
     max_new_tokens: int,
     mask_before: int | None = None,
+    reward_of: RewardOf | None = None,
 ) -> list[Sample]:
     """One sample per trajectory; what the learner adds is still zero.
 
@@ -111,18 +129,22 @@ def collect_samples(
         grpo: Reward scaling, overlong shaping and filtering.
         max_new_tokens: What "overlong" refers to where nothing else is set.
         mask_before: Tokens of weight versions below it get no loss; None masks none.
+        reward_of: What is left of the environment's reward; None leaves it as it is.
     """
     samples = []
     for group in groups:
         for trajectory in group.trajectories:
             fresh = without_stale(trajectory, mask_before)
+            reward = trajectory.reward
+            if reward_of is not None:
+                reward = reward_of(group.prompt, trajectory)
             mask = np.asarray(fresh.loss_mask, dtype=np.bool_)
             logprobs = np.asarray(fresh.generation_logprobs, dtype=np.float32)[mask]
             samples.append(
                 Sample(
                     prompt=group.prompt,
                     trajectory=fresh,
-                    reward=_shaped_reward(trajectory, grpo, max_new_tokens),
+                    reward=_shaped_reward(reward, trajectory, grpo, max_new_tokens),
                     masked=_masked_at_once(trajectory, fresh, grpo),
                     generation_logprobs=logprobs,
                     prev_logprobs=np.zeros_like(logprobs),
@@ -152,11 +174,13 @@ def without_stale(trajectory: Trajectory, mask_before: int | None) -> Trajectory
     )
 
 
-def _shaped_reward(trajectory: Trajectory, grpo: GRPO, max_new_tokens: int) -> float | None:
-    if trajectory.reward is None:
+def _shaped_reward(
+    reward: float | None, trajectory: Trajectory, grpo: GRPO, max_new_tokens: int
+) -> float | None:
+    if reward is None:
         return None
     penalty = overlong_penalty(trajectory.num_sampled, grpo.overlong_shaping, max_new_tokens)
-    return scale(trajectory.reward, grpo.reward_scaling) + penalty
+    return scale(reward, grpo.reward_scaling) + penalty
 
 
 def _masked_at_once(trajectory: Trajectory, fresh: Trajectory, grpo: GRPO) -> Masked | None:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,6 +97,9 @@ class CheckpointStore:
     Kept are the newest, the one just saved, and the ``keep_top_k`` best by the metric (null: all;
     0: none). One without a value of the metric ranks below all others; of equals the newer one is
     better.
+
+    Attributes:
+        background_seconds: What the last one that was begun and finished took altogether.
     """
 
     def __init__(self, root: Path, settings: Checkpointing) -> None:
@@ -111,6 +116,8 @@ class CheckpointStore:
         self._root = root
         self._settings = settings
         self._saved_before = False
+        self._pending: Future[float] | None = None
+        self.background_seconds = 0.0
         _check_metric(settings.metric)
         try:
             root.mkdir(parents=True, exist_ok=True)
@@ -138,15 +145,67 @@ class CheckpointStore:
         Raises:
             StorageError: It could not be saved; all earlier checkpoints are as they were.
         """
+        self.finish()
+        with self._temporary(step) as folder:
+            write(folder)
+            self._complete(folder, step, metrics)
+        return self._root / f"step_{step:06d}"
+
+    def begin(
+        self, step: int, write: Callable[[Path], Callable[[], None]], metrics: Mapping[str, float]
+    ) -> None:
+        """As ``save``, but returns while it is being written; ``finish`` says how it went.
+
+        Args:
+            step: The step that was just finished.
+            write: Begins to fill the (empty) folder that it is given. What it returns waits until
+                the folder is filled, and is called in a thread.
+            metrics: What is known about this state, for choosing the best.
+
+        Raises:
+            StorageError: It could not be begun, or the one before could not be finished.
+        """
+        self.finish()
+        started = time.perf_counter()
+        with self._temporary(step) as folder:
+            wait = write(folder)
+
+        def go_on() -> float:
+            with self._temporary(step, begun=True) as folder:
+                wait()
+                self._complete(folder, step, metrics)
+            return time.perf_counter() - started
+
+        worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._pending = worker.submit(go_on)
+        worker.shutdown(wait=False)
+
+    def finish(self) -> None:
+        """Waits for what ``begin`` began.
+
+        Raises:
+            StorageError: It could not be saved; all earlier checkpoints are as they were.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self.background_seconds = pending.result()
+
+    @contextmanager
+    def _temporary(self, step: int, *, begun: bool = False) -> Iterator[Path]:
+        """The folder under its temporary name; whatever goes wrong leaves nothing of it.
+
+        Args:
+            step: Of the checkpoint.
+            begun: It is there already.
+        """
         name = f"step_{step:06d}"
         temporary = self._root / f".{name}.saving.tmp"
         try:
-            if temporary.exists():
-                shutil.rmtree(temporary)
-            temporary.mkdir()
-            write(temporary)
-            seal(temporary, step, metrics)
-            self._publish(temporary, step)
+            if not begun:
+                if temporary.exists():
+                    shutil.rmtree(temporary)
+                temporary.mkdir()
+            yield temporary
         except BaseException as error:
             with suppress(OSError):
                 self._put_back()
@@ -154,10 +213,14 @@ class CheckpointStore:
             if isinstance(error, OSError):
                 raise storage_error(self._root / name, "save the checkpoint", error) from error
             raise
-        self._notice_missing_metric(name, metrics)
+
+    def _complete(self, folder: Path, step: int, metrics: Mapping[str, float]) -> None:
+        """Seals and publishes what is written; then removes old ones."""
+        seal(folder, step, metrics)
+        self._publish(folder, step)
+        self._notice_missing_metric(f"step_{step:06d}", metrics)
         self._remove_leftovers()
         self._remove_old(step)
-        return self._root / name
 
     def _notice_missing_metric(self, name: str, metrics: Mapping[str, float]) -> None:
         """At the first save: a misspelt reward part would otherwise never be noticed."""

@@ -147,6 +147,7 @@ def generator_inputs(
     renderer: Renderer,
     num_threads: int,
     folder: Path,
+    engines_on_gpu: bool = False,
 ) -> GeneratorInputs:
     """What a generator of the run is started with, wherever it is."""
     return GeneratorInputs(
@@ -160,6 +161,7 @@ def generator_inputs(
         deterministic=config.deterministic,
         num_threads=num_threads,
         folder=folder,
+        engines_on_gpu=engines_on_gpu,
     )
 
 

@@ -43,6 +43,10 @@ class DataError(RlrunError):
     exit_code = 3
 
 
+class NotHere(DataError):
+    """A model or data set comes from elsewhere (a hub, a command) and is not on this machine."""
+
+
 class EnvironmentDown(RlrunError):
     """An environment cannot be reached or started."""
 
@@ -104,6 +108,10 @@ class ConfigError(RlrunError):
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:  # type: ignore[override]
         return type(self), (self.problems,)
+
+
+class NotInstalled(ConfigError):
+    """A package that the run needs is not installed on this machine."""
 
 
 class Interrupted(RlrunError):

@@ -36,10 +36,31 @@ def read_inputs(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
         ConfigError: The model's context is too short, or a package is missing, or
             the HTTP server that is asked for cannot be started.
     """
-    check_sinks_installed(config.logging)
-    config.cluster.check_installed()
-    check_serving(config.generation)
-    config.generation.check_installed()
+    for check in check_installed(config):
+        check()
+    return read_prompts(config, notice)
+
+
+def check_installed(config: RunConfig) -> tuple[Callable[[], None], ...]:
+    """What makes sure, when called, that a part of the run can be started.
+
+    Each raises ConfigError where it cannot, NotInstalled where it lacks a package.
+    """
+    return (
+        lambda: check_sinks_installed(config.logging),
+        config.cluster.check_installed,
+        lambda: check_serving(config.generation),
+        config.generation.check_installed,
+    )
+
+
+def read_prompts(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
+    """As ``read_inputs``, whatever is installed.
+
+    Raises:
+        DataError: A row, file or tokenizer cannot be used; NotHere: it is to come from elsewhere.
+        ConfigError: The model's context is too short.
+    """
     renderer = Renderer.load(config.policy)
     check_context(config.policy)
     if config.grpo.max_rollout_turns > 1:

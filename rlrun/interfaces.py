@@ -133,6 +133,38 @@ class OverlongShaping(Checked):
 
 
 @dataclass(kw_only=True, slots=True)
+class RewardPenalties(Checked):
+    """What makes the environment's reward of a response 0."""
+
+    duplicated_reasoning: bool
+    empty_final_answer: bool
+    malformed_thinking: bool
+    unwanted_tokens: list[int]
+    think_open: str
+    think_close: str
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """Tags are texts, and two of them."""
+        if not self.think_open or not self.think_close or self.think_open == self.think_close:
+            yield (
+                ("think_open", "think_close"),
+                f"think_open={self.think_open!r} and think_close={self.think_close!r} do not set "
+                "reasoning apart",
+                "Give the two tags of the model, such as <think> and </think>",
+            )
+
+
+@dataclass(kw_only=True, slots=True)
+class Effort:
+    """Rewards short responses where the prompt asks for little effort."""
+
+    low_string: str | None
+    low_weight: float = setting(ge=0)
+    low_penalty: float = setting(ge=0)
+    low_tokens: int = setting(ge=1)
+
+
+@dataclass(kw_only=True, slots=True)
 class GRPO(Checked, ABC):
     """A schedule, with the sizes and rules that all schedules share."""
 
@@ -157,6 +189,10 @@ class GRPO(Checked, ABC):
     skip_reference_policy_logprobs_calculation: bool
     reward_scaling: RewardScaling
     overlong_shaping: OverlongShaping
+    reward_penalties: RewardPenalties
+    effort: Effort
+    invalid_tool_call_advantage: float | None
+    malformed_thinking_advantage: float | None
     val_period: int = setting(ge=0)
     val_start_at: int
     val_at_start: bool
@@ -265,6 +301,8 @@ class GeneratorInputs:
         deterministic: Only reproducible operations are allowed.
         num_threads: CPU threads for a generator in a process of its own.
         folder: Where logs of child processes go; None for a temporary folder.
+        engines_on_gpu: Engines with weights of their own run on a GPU although ``model`` is in the
+            machine's memory.
     """
 
     model: PreTrainedModel
@@ -277,6 +315,7 @@ class GeneratorInputs:
     deterministic: bool
     num_threads: int
     folder: Path | None
+    engines_on_gpu: bool = False
 
 
 class Abandoned(asyncio.CancelledError):

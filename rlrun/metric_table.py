@@ -56,6 +56,10 @@ train/entropy  nats  mean
     Entropy of the policy before the update, mean over trained tokens.
 train/skipped_update  count  sum
     1 if the batch had no signal and the optimizer was left alone, else 0.
+penalty/<kind>  count  sum
+    Trajectories or turns of the step that a penalty of grpo.reward_penalties or an advantage of
+    grpo.malformed_thinking_advantage or grpo.invalid_tool_call_advantage was applied to, by what
+    was wrong with them.
 reward/<part>  reward  mean
     Mean of a named part of the reward over the step's trajectories that have it.
 validation/accuracy  1  mean
@@ -192,7 +196,7 @@ perf/logprobs_s  seconds  max
 perf/update_s  seconds  max
     Part of the step spent on the optimizer updates.
 perf/checkpoint_s  seconds  max
-    Duration of saving after the step before.
+    Time for which saving after the step before held up the run.
 perf/generated_tokens_per_s  tokens/second  sum
     Tokens of the trajectory groups that finished during the step, over perf/generation_s.
 perf/trained_tokens_per_s  tokens/second  sum

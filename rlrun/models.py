@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlrun.config.schema import Policy
-from rlrun.errors import DataError
+from rlrun.errors import DataError, NotHere
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
-EMBEDDED = {"rlrun:tiny": "tiny"}
+EMBEDDED = {"rlrun:tiny": "tiny", "rlrun:tiny-hybrid": "tiny_hybrid"}
 """Models that are part of the package, by name: their folders under assets/."""
 
 SMOLLM2_FOLDER = "models/smollm2-135m-instruct"
@@ -31,6 +31,9 @@ MADE_BY = {
     "python -m rlrun.smollm2"
 }
 """Folders that recipes name and a command makes: what to do where one is missing."""
+
+SHARDS = "shards"
+"""The folder beside a checkpoint's policy/ that holds tensors as every rank wrote them."""
 
 CONNECT_TIMEOUT_S = 5
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
@@ -192,7 +195,7 @@ def _resolve(name: str, key: str, *, weights: bool) -> Path:
     if name and folder.is_dir():
         return folder
     if name in MADE_BY:
-        raise DataError(key, f"there is no folder {folder.absolute()}", MADE_BY[name])
+        raise NotHere(key, f"there is no folder {folder.absolute()}", MADE_BY[name])
     if folder.exists() or not HUB_NAME.fullmatch(name):
         raise DataError(
             key,
@@ -243,7 +246,7 @@ def _require_hub(name: str, key: str) -> None:
         except OSError as error:
             reason = _first_line(error)
     if reason is not None:
-        raise DataError(
+        raise NotHere(
             key,
             f"{name} is no folder here and the model hub cannot be reached: {reason}",
             "Give a folder with the model, or rlrun:tiny, which needs no download",
@@ -256,7 +259,15 @@ def _has_weights(folder: Path) -> bool:
     if index.is_file():
         shards = set(_read_json(index).get("weight_map", {}).values())
         return bool(shards) and all((folder / shard).is_file() for shard in shards)
-    return any(folder.glob("*.safetensors"))
+    return any(folder.glob("*.safetensors")) or shards_of(folder) is not None
+
+
+def shards_of(folder: Path) -> Path | None:
+    """Where the weights of a checkpoint's policy/ are, if it has none itself."""
+    beside = folder.parent / SHARDS
+    if any(folder.glob("*.safetensors")) or not any(beside.glob("*.safetensors")):
+        return None
+    return beside
 
 
 def _has_vocabulary(folder: Path) -> bool:

@@ -12,6 +12,7 @@ import torch
 from rlrun.batch import Batch, Floats, Masked, Sample, collect_samples, mask_where, with_advantages
 from rlrun.interfaces import GRPO, Advantage, Correction, CorrectionInputs
 from rlrun.learner.handle import LearnerHandle
+from rlrun.penalties import Penalties
 from rlrun.rewards import sequence_error_mask
 from rlrun.types import TrajectoryGroup
 
@@ -23,7 +24,7 @@ class Prepared:
     Attributes:
         batch: Ready for the learner.
         entropies: Of each sample's tokens, in nats, in the order of ``batch.samples``.
-        correction: ``correction/*`` metrics; empty if nothing is trained.
+        correction: ``correction/*`` metrics, none of them if nothing is trained, and ``penalty/*``.
         warning: What the correction has to say about them, or None.
     """
 
@@ -52,6 +53,7 @@ class Preparation:
         max_new_tokens: Limit of a response.
         asynchronous: Whether weights may be stale.
         guard: Counts bad steps.
+        penalties: Penalties for the form of a response.
     """
 
     learner: LearnerHandle
@@ -61,6 +63,7 @@ class Preparation:
     max_new_tokens: int
     asynchronous: bool
     guard: MismatchGuard
+    penalties: Penalties
 
     def __call__(
         self, step: int, groups: Sequence[TrajectoryGroup], mask_before: int | None
@@ -72,17 +75,23 @@ class Preparation:
         Raises:
             TrainingError: Generator and learner have disagreed for too many steps in a row.
         """
-        samples = collect_samples(groups, self.grpo, self.max_new_tokens, mask_before)
+        samples = collect_samples(
+            groups, self.grpo, self.max_new_tokens, mask_before, self.penalties.reward
+        )
         if self.grpo.seq_logprob_error_threshold is None:
             # Known before the pass over the log-probs, they spare the update a pass of its own.
-            samples, entropies = self._with_logprobs(with_advantages(samples, self.advantage))
+            samples, entropies = self._with_logprobs(self._with_advantages(samples))
         else:
             samples, entropies = self._with_logprobs(samples)
             out = sequence_error_mask(_flat(samples), self.grpo.seq_logprob_error_threshold)
             samples = mask_where(samples, out.tolist(), Masked.LOGPROB_ERROR)
-            samples = with_advantages(samples, self.advantage)
+            samples = self._with_advantages(samples)
         samples, metrics, warning = self._with_weights(samples)
+        metrics |= self.penalties.take_counts()
         return Prepared(Batch(step, tuple(groups), tuple(samples)), entropies, metrics, warning)
+
+    def _with_advantages(self, samples: list[Sample]) -> list[Sample]:
+        return self.penalties.with_turn_advantages(with_advantages(samples, self.advantage))
 
     def _with_logprobs(self, samples: list[Sample]) -> tuple[list[Sample], list[Floats]]:
         prev = self.learner.logprobs(samples)

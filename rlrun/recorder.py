@@ -71,7 +71,7 @@ class Recorder:
                 prompt=sample.prompt,
                 trajectory=sample.trajectory,
                 reward=sample.reward,
-                advantages=_over_tokens(sample, np.float64(sample.advantage)),
+                advantages=_over_tokens(sample, sample.token_advantages),
                 prev_logprobs=_over_tokens(sample, sample.prev_logprobs),
                 sample_loss_mask=sample.masked is None,
                 agent_ref=_agent_ref(sample),

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import logging
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -61,6 +61,37 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     """
     try:
         return load_file(path, device="cpu")
+    except SafetensorError as error:
+        raise StorageError(str(path), f"is no safetensors file: {error}") from error
+    except OSError as error:
+        raise storage_error(path, "read", error) from error
+
+
+def each_tensor(path: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a safetensors file one after the other, of which none is kept.
+
+    Raises:
+        StorageError: It is not there or not such a file.
+    """
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            for name in file.keys():  # noqa: SIM118 (it is no mapping)
+                yield name, file.get_tensor(name)
+    except SafetensorError as error:
+        raise StorageError(str(path), f"is no safetensors file: {error}") from error
+    except OSError as error:
+        raise storage_error(path, "read", error) from error
+
+
+def tensor_names(path: Path) -> list[str]:
+    """Names of the tensors of a safetensors file.
+
+    Raises:
+        StorageError: As ``each_tensor``.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            return list(file.keys())
     except SafetensorError as error:
         raise StorageError(str(path), f"is no safetensors file: {error}") from error
     except OSError as error:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
-from rlrun.config.schema import Checkpointing
+from rlrun.config.schema import Checkpointing, Layout
 from rlrun.errors import ConfigError, StorageError
 
 METRIC = "validation/accuracy"
@@ -31,6 +32,7 @@ def keeping(
 ) -> Checkpointing:
     return Checkpointing(
         enabled=True,
+        layout=Layout.WHOLE,
         save_period=2,
         keep_top_k=top_k,
         metric=metric,
@@ -206,8 +208,8 @@ from rlrun.checkpoint import CheckpointStore
 from rlrun.config.schema import Checkpointing
 from rlrun.errors import StorageError
 from rlrun.training_state import save_tensors
-store = CheckpointStore(Path(sys.argv[1]), Checkpointing(enabled=True, save_period=1,
-    keep_top_k=0, metric=None, higher_is_better=True, checkpoint_must_save_by=None))
+store = CheckpointStore(Path(sys.argv[1]), Checkpointing(enabled=True, layout="whole",
+    save_period=1, keep_top_k=0, metric=None, higher_is_better=True, checkpoint_must_save_by=None))
 def write(size):
     return lambda folder: save_tensors(folder / "w.safetensors", {"w": torch.zeros(size)})
 store.save(1, write(10), {})
@@ -334,8 +336,9 @@ from pathlib import Path
 from rlrun.checkpoint import CheckpointStore
 from rlrun.config.schema import Checkpointing
 root = Path(sys.argv[1])
-store = CheckpointStore(root, Checkpointing(enabled=True, save_period=1, keep_top_k=1,
-    metric="train/loss", higher_is_better=False, checkpoint_must_save_by=None))
+store = CheckpointStore(root, Checkpointing(enabled=True, layout="whole",
+    save_period=1, keep_top_k=1, metric="train/loss", higher_is_better=False,
+    checkpoint_must_save_by=None))
 def write(folder):
     for name in "abc":
         (folder / name).write_bytes(random.randbytes(50_000))
@@ -364,3 +367,47 @@ def test_a_store_whose_process_is_killed_anywhere_loads(tmp_path: Path) -> None:
         assert store.load(store.latest()).step >= last
         assert not list(tmp_path.glob(".*"))
     assert last >= 20
+
+
+def test_what_is_begun_is_there_once_it_is_finished_and_not_before(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keeping())
+    written = threading.Event()
+
+    def begin(folder: Path) -> Callable[[], None]:
+        def wait() -> None:
+            assert written.wait(60)
+            writes("late")(folder)
+
+        return wait
+
+    store.begin(2, begin, {METRIC: 0.5})
+    assert saved_steps(tmp_path) == []
+    written.set()
+    store.finish()
+    assert load_checkpoint(tmp_path).metrics == {METRIC: 0.5}
+    assert (tmp_path / "step_000002/policy/weights").read_text() == "late" * 100
+    store.finish()  # once is enough
+
+
+def test_the_next_save_waits_for_the_one_that_was_begun(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keeping(top_k=0))
+    store.begin(2, lambda folder: lambda: writes("two")(folder), {})
+    store.save(4, writes("four"), {})
+    assert saved_steps(tmp_path) == [4]
+
+
+def test_a_failure_in_the_background_is_raised_and_leaves_nothing(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keeping())
+    store.save(2, writes("two"), {})
+
+    def begin(folder: Path) -> Callable[[], None]:
+        def wait() -> None:
+            (folder / "half").write_text("half")
+            raise OSError(28, "No space left on device")
+
+        return wait
+
+    store.begin(4, begin, {})
+    with pytest.raises(StorageError, match="No space left"):
+        store.save(6, writes("six"), {})
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000002"]

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from rlrun.checkpoint import CheckpointStore
-from rlrun.config.schema import Checkpointing, Logging
+from rlrun.config.schema import Checkpointing, Layout, Logging
 from rlrun.errors import StorageError
 from rlrun.logs import MetricsLogger, as_number, read_metrics
 from rlrun.metrics import UndeclaredMetric
@@ -246,6 +246,7 @@ def test_the_logger_loads_no_torch() -> None:
 def test_many_logs_and_saves_need_no_more_memory(tmp_path: Path) -> None:
     settings = Checkpointing(
         enabled=True,
+        layout=Layout.WHOLE,
         save_period=1,
         keep_top_k=2,
         metric="validation/accuracy",

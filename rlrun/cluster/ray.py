@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.cluster.placement import Demand, sizes
-from rlrun.errors import ConfigError, Problem
+from rlrun.errors import NotInstalled, Problem
 from rlrun.interfaces import Cluster, Device, RunningCluster, component, setting
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class RayCluster(Cluster):
     address: str | None
     num_nodes: int = setting(ge=1)
     gpus_per_node: int = setting(ge=0)
+    gpu_memory_gib: float | None = setting(gt=0)
     num_learner_ranks: int = setting(ge=1)
     num_engines: int = setting(ge=1)
     cpus_per_actor: int = setting(ge=1)
@@ -96,7 +97,7 @@ class RayCluster(Cluster):
         if spec is None or spec.origin is None:
             what = "cluster=ray needs the package ray, which is not installed"
             remedy = "pip install 'rlrun[ray]', or write cluster=local"
-            raise ConfigError([Problem("cluster", what, remedy, ("cluster",))])
+            raise NotInstalled([Problem("cluster", what, remedy, ("cluster",))])
 
     def start(self, config: RunConfig, folder: Path) -> RunningCluster:
         """Joins or starts Ray, places everything and loads the policy."""

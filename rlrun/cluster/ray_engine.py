@@ -15,7 +15,8 @@ import torch
 from rlrun.cluster.ray_runtime import Whereabouts, whereabouts
 from rlrun.config.schema import RunConfig
 from rlrun.derived import generator_inputs
-from rlrun.interfaces import Abandoned, Generator
+from rlrun.generation.vllm import VLLMGeneration
+from rlrun.interfaces import Abandoned, Generator, Precision
 from rlrun.learner.model import read_weights, saved_tensors, without_dropout
 from rlrun.machine import set_up_torch
 from rlrun.models import resolve_model
@@ -62,8 +63,12 @@ class EngineActor:
         policy = self.config.policy
         model = read_weights(resolve_model(policy.model), policy.model)
         without_dropout(model)
-        device = torch.device("cuda" if cluster.gpus_per_node > 0 else "cpu")
-        torch.nn.Module.to(model, device)
+        on_gpu = cluster.gpus_per_node > 0
+        apart = on_gpu and keeps_replica_in_memory(self.config)
+        torch.nn.Module.to(model, torch.device("cuda" if on_gpu and not apart else "cpu"))
+        if apart and policy.precision is Precision.BFLOAT16:
+            for parameter in model.parameters():
+                parameter.data = parameter.data.bfloat16()
         self.replica = saved_tensors(model)
         self.folder.mkdir(parents=True, exist_ok=True)
         inputs = generator_inputs(
@@ -73,6 +78,7 @@ class EngineActor:
             renderer=Renderer.load(policy),
             num_threads=cluster.cpus_per_actor,
             folder=self.folder,
+            engines_on_gpu=apart,
         )
         self.generator: Generator = await self.config.generation.start(inputs)
         return self.generator.lockstep
@@ -119,3 +125,13 @@ class EngineActor:
     async def close(self) -> None:
         """Ends the generator and what it started."""
         await self.generator.close()
+
+
+def keeps_replica_in_memory(config: RunConfig) -> bool:
+    """Whether an engine's replica of the policy is in its machine's memory, not on its GPU.
+
+    vLLM has weights of its own and reads new ones from wherever they are; twice on a GPU they
+    would leave little room. Where it shares the GPU with a rank, they are there in any case.
+    """
+    cluster: Any = config.cluster
+    return isinstance(config.generation, VLLMGeneration) and not cluster.colocated

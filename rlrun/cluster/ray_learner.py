@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,13 @@ from rlrun.derived import sampling_of
 from rlrun.errors import RlrunError, StorageError, TrainingError
 from rlrun.learner.learner import Learner, Logprobs
 from rlrun.learner.sharding import Ranks
+from rlrun.learner.shards import Saving
 from rlrun.machine import set_up_torch
 from rlrun.refit.object_store import pack
 
 log = logging.getLogger(__name__)
+
+POLL_S = 0.2
 
 GRACE_S = 10.0
 """After the first failure of a rank: how long the others may take to fail too. What they say then
@@ -46,6 +50,7 @@ class RankActor:
     def __init__(self, config: RunConfig, rank: int, folder: Path, working_directory: str) -> None:
         """Loads nothing yet; relative paths are those of the process that started the run."""
         self.config, self.rank, self.folder = config, rank, folder
+        self.saving: Saving | None = None
         if os.path.isdir(working_directory):
             os.chdir(working_directory)
 
@@ -79,7 +84,8 @@ class RankActor:
         ranks = Ranks()
         if size > 1:
             dist.init_process_group(
-                "nccl" if on_gpu else "gloo",
+                # Offloaded parameters and checkpoints meet on CPUs.
+                "cpu:gloo,cuda:nccl" if on_gpu else "gloo",
                 init_method=meeting_point,
                 rank=self.rank,
                 world_size=size,
@@ -111,6 +117,22 @@ class RankActor:
     def save(self, folder: Path) -> None:
         """See ``Learner.save``."""
         self.learner.save(folder)
+
+    def save_shards(self, folder: Path) -> None:
+        """See ``Learner.save_shards``; ``saved`` says when it is done."""
+        self.saving = self.learner.save_shards(folder)
+
+    def saved(self) -> bool:
+        """Whether what ``save_shards`` began is written. Waits for nothing, so training goes on.
+
+        Raises:
+            StorageError: It could not be.
+        """
+        assert self.saving is not None, "save_shards comes first"
+        if not self.saving.done():
+            return False
+        self.saving.finish()
+        return True
 
     def load_checkpoint(self, folder: Path) -> None:
         """See ``Learner.load``."""
@@ -185,6 +207,15 @@ class RayLearner:
         """See ``Learner.save``; the first rank writes, wherever it is."""
         self._call("save", folder.absolute())
 
+    def save_shards(self, folder: Path) -> RanksSave:
+        """See ``Learner.save_shards``; each rank writes its part, wherever it is."""
+        self._call("save_shards", folder.absolute())
+        return RanksSave(self)
+
+    def all_saved(self) -> bool:
+        """Whether every rank has written what ``save_shards`` began."""
+        return all(self._answers("saved"))
+
     def load(self, folder: Path) -> None:
         """See ``Learner.load``."""
         self._call("load_checkpoint", folder.absolute())
@@ -205,10 +236,14 @@ class RayLearner:
 
     def _call(self, method: str, *arguments: Any) -> Any:
         """The first rank's answer; all ranks do their part."""
+        return self._answers(method, *arguments)[0]
+
+    def _answers(self, method: str, *arguments: Any) -> list[Any]:
+        """What every rank returns, in order."""
         # Collective operations must meet in the same order on every rank.
         with self._lock:
             calls = [getattr(actor, method).remote(*arguments) for actor in self._ranks]
-        return self._results(calls)[0]
+        return self._results(calls)
 
     def _results(self, calls: list[Any]) -> list[Any]:
         """What the calls return, in order.
@@ -250,6 +285,23 @@ class RayLearner:
 
     def _name(self, rank: int) -> str:
         return f"learner rank {rank} of {len(self._ranks)}"
+
+
+class RanksSave:
+    """A save that goes on in all ranks."""
+
+    def __init__(self, learner: RayLearner) -> None:
+        """Of what ``save_shards`` of the learner began last."""
+        self._learner = learner
+
+    def finish(self) -> None:
+        """Asks until all ranks are done; each answers between two calls of the training.
+
+        Raises:
+            RlrunError: A rank could not write, or died.
+        """
+        while not self._learner.all_saved():
+            time.sleep(POLL_S)
 
 
 def _as_they_end(calls: list[Any], patience: Any) -> Iterator[tuple[int, Any]]:

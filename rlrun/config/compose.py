@@ -37,6 +37,7 @@ class Composition:
         doubtful: Groups of which a choice was asked for that does not exist.
         complete: Whether every source could be read, so that what is missing is truly missing.
         recipe: Name of the recipe; "run" without one.
+        rescaled: Groups of which the scale chose another variant than the recipe.
     """
 
     assignments: list[Assignment] = field(default_factory=list)
@@ -44,6 +45,7 @@ class Composition:
     doubtful: set[str] = field(default_factory=set)
     complete: bool = True
     recipe: str = "run"
+    rescaled: set[str] = field(default_factory=set)
 
 
 def compose(overrides: Sequence[str], config_dir: Path | None, report: Report) -> Composition:
@@ -63,6 +65,7 @@ class _Composer:
         self._announced: set[tuple[str, str]] = set()
         self._recipes: dict[str, YamlFile] = {}
         self._scale: Choice | None = None
+        self._overlays: dict[str, YamlFile] = {}
 
     def compose(self, overrides: Sequence[str]) -> Composition:
         flags = parse_flags(overrides, self._groups, self._report)
@@ -164,6 +167,8 @@ class _Composer:
         if "_self_" not in layers:
             layers.append("_self_")
         announce("recipe", name, [*layers, *choices], "_global_")
+        # Those that it builds on come before it.
+        self._recipes[name] = self._recipes.pop(name)
         return name
 
     def _base(self, file: YamlFile, item: DefaultsItem, above: tuple[Path, ...]) -> list[object]:
@@ -205,17 +210,66 @@ class _Composer:
 
     def _choices(self, flags: Flags) -> list[str]:
         """The command line's choices; the scale last, so that it comes after the recipe."""
-        chosen = list[str]()
+        chosen = [choice for choice in flags.choices if choice.group != "scale"]
         for choice in flags.choices:
             if choice.group == "scale":
                 self._scale = choice
-            else:
-                self._announce(choice.group, choice.name)
-                plus = "" if self._has_default(choice.group) else "+"
-                chosen.append(f"{plus}{choice.group}={choice.name}")
         scale = FULL_SCALE if self._scale is None else self._scale.name
-        self._announce("scale", scale)
-        return [*chosen, f"+scale={scale}"]
+        flagged = {choice.group for choice in chosen}
+        for choice in self._overlay(scale):
+            if choice.group not in flagged:
+                chosen.append(choice)
+                self._result.rescaled.add(choice.group)
+        overrides = list[str]()
+        for choice in chosen:
+            self._announce(choice.group, choice.name)
+            plus = "" if self._has_default(choice.group) else "+"
+            overrides.append(f"{plus}{choice.group}={choice.name}")
+        return [*overrides, f"+scale={scale}"]
+
+    def _overlay(self, scale: str) -> list[Choice]:
+        """Tells Hydra of a scale: conf/scale/SCALE.yaml, then what the recipes say of it.
+
+        That is RECIPE.SCALE.yaml beside the recipe, of the one that it builds on first.
+
+        Returns:
+            The choices of groups in their defaults lists. They count as if they came from the
+            command line, since a recipe's own choices would otherwise win.
+        """
+        common = self._file("scale", scale)
+        files = {scale: common} if common is not None else {}
+        for name, recipe in self._recipes.items():
+            path = recipe.path.with_name(f"{recipe.path.stem}.{scale}.yaml")
+            if path.is_file():
+                files[f"{name}_{scale}"] = read_yaml(path)
+        choices = dict[str, Choice]()
+        for file in files.values():
+            self._note_mistakes(file)
+            for item in file.defaults:
+                choice = None if item.choice == "_self_" else self._overlay_choice(file, item)
+                if choice is not None:
+                    choices[choice.group] = choice
+        for name in files:
+            layers = ["_self_", *list(files)[1:]] if name == scale else []
+            announce("scale", name, layers, "_global_")
+        self._overlays = files
+        return list(choices.values())
+
+    def _overlay_choice(self, file: YamlFile, item: DefaultsItem) -> Choice | None:
+        group, where = (item.group or "").lstrip("/"), file.where(item.line)
+        choice = Choice(group, str(item.choice), where)
+        if group not in self._groups or group == "scale" or not item.override:
+            self._report.add(
+                where,
+                f"a scale cannot have {group or item.choice} in its defaults list",
+                "Write - override /GROUP: CHOICE",
+            )
+        elif choice.name not in self._groups[group]:
+            unknown_choice(choice, self._groups[group], self._report)
+            self._result.doubtful.add(group)
+        else:
+            return choice
+        return None
 
     def _blamed(self) -> str:
         files = list(self._recipes.values())
@@ -229,6 +283,8 @@ class _Composer:
             return
         if layer.group == "recipe":
             file: YamlFile | None = self._recipes[layer.name]
+        elif layer.group == "scale":
+            file = self._overlays[layer.name]
         else:
             file = self._file(layer.group, layer.name)
         assert file is not None, "Hydra names only what it was told of"

@@ -95,13 +95,17 @@ def run_keys(variants: Mapping[str, str]) -> Keys:
 
 
 def variants_with(key: str) -> list[str]:
-    """The names of the variants of the key's slot that have the key."""
-    slot = key.partition(".")[0]
-    return [
-        name.partition("/")[2]
-        for name, cls in sorted(REGISTRY.items())
-        if name.startswith(f"{slot}/") and key in keys_of(cls, slot)
-    ]
+    """The names of the variants of the key's slot that have the key, or a free mapping it is in."""
+    path = tuple(key.split("."))
+    found = []
+    for name, cls in sorted(REGISTRY.items()):
+        slot, _, variant = name.partition("/")
+        if slot == path[0]:
+            keys = keys_of(cls, slot)
+            holder = keys.holder(path)
+            if key in keys or (holder is not None and holder.is_mapping):
+                found.append(variant)
+    return found
 
 
 def all_keys() -> set[str]:

@@ -7,11 +7,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.paths import recipes_dir
+from rlrun.config.paths import conf_dir, recipes_dir
 from rlrun.config.suggest import nearest
 from rlrun.config.variants import RECIPES
 from rlrun.config.yaml_file import read_yaml
 from rlrun.errors import ConfigError, Problem
+
+NIGHTLY = ".nightly.yaml"
+"""How the file ends that says, beside a recipe, what a nightly run of it must show."""
 
 _RUN_STAMP = re.compile(r"\d{8}-\d{6}.*")
 
@@ -31,12 +34,27 @@ def recipe_folders(config_dir: Path | None) -> list[Path]:
     return [*own, recipes_dir()]
 
 
+def is_overlay(path: Path) -> bool:
+    """Whether a file is no recipe, but what a recipe says of a scale: RECIPE.SCALE.yaml."""
+    scale = path.stem.rpartition(".")[2]
+    return "." in path.stem and (conf_dir() / "scale" / f"{scale}.yaml").is_file()
+
+
+def recipe_files(folder: Path) -> list[Path]:
+    """The recipes in a folder, not what lies beside them."""
+    return [
+        path
+        for path in folder.glob("*.yaml")
+        if not path.name.endswith(NIGHTLY) and not is_overlay(path)
+    ]
+
+
 def list_recipes(config_dir: Path | None = None) -> list[RecipeInfo]:
     """All recipes that have a name, in alphabetical order."""
     found = {
         path.stem: RecipeInfo(path.stem, path, read_yaml(path).header)
         for folder in reversed(recipe_folders(config_dir))
-        for path in folder.glob("*.yaml")
+        for path in recipe_files(folder)
     }
     return [found[name] for name in sorted(found)]
 
@@ -62,13 +80,15 @@ def no_recipe(where: str, name: str, config_dir: Path | None) -> Problem:
 
 def find_recipe(name: str, folders: list[Path]) -> Path | None:
     """The file of a recipe given by name, or by a path that ends in .yaml or .yml."""
+    if f"{name}.yaml".endswith(NIGHTLY) or name.endswith(NIGHTLY):
+        return None
     if name.endswith((".yaml", ".yml")):
         path = Path(name).expanduser()
         return path if path.is_file() else None
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
     files = [folder / f"{name}.yaml" for folder in folders]
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if file.is_file() and not is_overlay(file)), None)
 
 
 def recipe_name(path: Path) -> str:

@@ -218,6 +218,14 @@ def _engine_fits_its_place(num_engines: int, tensor_parallel_size: int, engines:
     )
 
 
+def _adapters_are_whole(layout: str, enabled: bool) -> str | None:
+    if layout == "whole" or not enabled:
+        return None
+    return (
+        f"checkpointing.layout={layout} with policy.lora.enabled=true: an adapter is one small file"
+    )
+
+
 def _agents_find_the_policy(retries: int, exposed: bool) -> str | None:
     if exposed:
         return None
@@ -228,6 +236,14 @@ def _model_is_no_choice(model: str) -> str | None:
     if (conf_dir() / "policy" / "model" / f"{model}.yaml").is_file() and "/" not in model:
         return f"policy.model={model} is the name of a choice, not of a model"
     return None
+
+
+def _calls_are_parsed(advantage: float | None, exposed: bool, parser: str | None) -> str | None:
+    if advantage is None or (exposed and parser is not None):
+        return None
+    return (
+        f"grpo.invalid_tool_call_advantage={advantage} has no effect: nothing parses calls of tools"
+    )
 
 
 _VALIDATES = ("grpo.val_period", "grpo.val_at_start", "grpo.val_at_end")
@@ -373,10 +389,26 @@ RULES: tuple[Rule, ...] = (
         "Set both to 1, and cluster.num_engines to the engines that there are to be",
     ),
     Rule(
+        "adapters_are_whole",
+        ("checkpointing.layout", "policy.lora.enabled"),
+        _adapters_are_whole,
+        "Set checkpointing.layout=whole",
+    ),
+    Rule(
         "agents_find_the_policy",
         ("env.max_retries", "generation.expose_http_server"),
         _agents_find_the_policy,
         "Set generation.expose_http_server=true",
+    ),
+    Rule(
+        "calls_are_parsed",
+        (
+            "grpo.invalid_tool_call_advantage",
+            "generation.expose_http_server",
+            "generation.http.tool_parser",
+        ),
+        _calls_are_parsed,
+        "Set generation.expose_http_server=true and generation.http.tool_parser, or leave it null",
     ),
     Rule(
         "model_is_no_choice",

@@ -103,10 +103,18 @@ class Lora(Checked):
 
 
 @dataclass(kw_only=True, slots=True)
+class Fsdp:
+    """How parameters are spread over the learner's ranks (FSDP2)."""
+
+    cpu_offload: bool
+
+
+@dataclass(kw_only=True, slots=True)
 class Policy:
     """The model that is trained and how its updates are computed."""
 
     model: str
+    architecture: dict[str, Any]
     tokenizer: str | None
     chat_template: str | None
     max_total_sequence_length: int = setting(ge=2)
@@ -116,9 +124,12 @@ class Policy:
     logprob_chunk_tokens: int = setting(ge=1)
     precision: Precision
     activation_checkpointing: bool
+    freeze_moe_router: bool
+    moe_router_fp32: bool
     max_grad_norm: float | None = setting(gt=0)
     optimizer: Optimizer
     scheduler: Schedule
+    fsdp: Fsdp
     lora: Lora
 
 
@@ -252,11 +263,19 @@ class Data(Checked):
             )
 
 
+class Layout(StrEnum):
+    """How the tensors of a checkpoint lie on disk."""
+
+    WHOLE = "whole"
+    SHARDED = "sharded"
+
+
 @dataclass(kw_only=True, slots=True)
 class Checkpointing:
     """When the run is saved and what is kept."""
 
     enabled: bool
+    layout: Layout
     save_period: int = setting(ge=1)
     keep_top_k: int | None = setting(ge=0)
     metric: str | None

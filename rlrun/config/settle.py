@@ -11,7 +11,7 @@ from rlrun.config.compose import Composition
 from rlrun.config.interpolation import Resolver
 from rlrun.config.keys import Keys, Leaf, all_keys, keys_of, variants_with
 from rlrun.config.nemo_rl import find_nemo_rl_key
-from rlrun.config.origin import Assignment, Origin
+from rlrun.config.origin import Assignment, Origin, OriginKind
 from rlrun.config.paths import conf_dir
 from rlrun.config.report import Report
 from rlrun.config.suggest import nearest_key
@@ -167,6 +167,9 @@ class _Settler:
         chosen = self._composition.variants.get(slot, "none")
         owners = " or ".join(f"{slot}={variant}" for variant in variants)
         remedy = f"Leave it out, or choose {owners}"
+        # Written for the variant that the recipe chose and the scale replaced.
+        if slot in self._composition.rescaled and assignment.kind is OriginKind.RECIPE:
+            return
         # A recipe must run with either schedule, so what does nothing there may stay.
         if slot == "grpo":
             default = _conf_value(slot, variants[0], key)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from rlrun.data.stores import RecordStore, SequenceStore
-from rlrun.errors import DataError
+from rlrun.errors import NotHere
 
 REACH_TIMEOUT_S = 10.0
 """How long the hub may take to answer the first request."""
@@ -19,14 +19,14 @@ def hub_store(name: str, split: str) -> RecordStore:
     With HF_HUB_OFFLINE=1 in the environment only the local cache is asked.
 
     Raises:
-        DataError: The package is missing, the hub cannot be reached, or it has no such data set.
+        NotHere: The package is missing, the hub cannot be reached, or it has no such data set.
     """
     where = f"hf:{name}"
     try:
         import datasets
         import huggingface_hub
     except ImportError as error:
-        raise DataError(
+        raise NotHere(
             where,
             f"the package {error.name} is not installed",
             "Run pip install 'rlrun[hf]', or give a .jsonl or .parquet file as source",
@@ -39,7 +39,7 @@ def hub_store(name: str, split: str) -> RecordStore:
         rows = datasets.load_dataset(repository, config or None, split=split)
     except Exception as error:  # noqa: BLE001 (the transport's exceptions change with versions)
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise DataError(
+        raise NotHere(
             where,
             f"split={split} cannot be loaded ({reason})",
             "Download the data set elsewhere and give its .jsonl or .parquet file as source",

@@ -13,10 +13,16 @@ from rlrun.data.jsonl import JsonlStore
 from rlrun.data.parquet import ParquetStore
 from rlrun.data.reasoning_gym import reasoning_gym_store
 from rlrun.data.stores import RecordStore, SequenceStore
-from rlrun.errors import DataError
+from rlrun.errors import DataError, NotHere
 
 JSON_SUFFIXES = (".jsonl", ".json")
 PARQUET_SUFFIXES = (".parquet",)
+MADE_BY = {
+    f"data/nano_v3/{part}.jsonl": "Download nvidia/Nemotron-3-Nano-RL-Training-Blend, fill its "
+    "gaps as its page says, and give the files in data.train.source and data.validation.source"
+    for part in ("train", "validation")
+}
+"""Files that choices of data name and that come from elsewhere: what to do where one is missing."""
 SUFFIXES = JSON_SUFFIXES + PARQUET_SUFFIXES
 
 
@@ -52,6 +58,8 @@ def _file_store(name: str, base_dir: Path) -> RecordStore:
         paths = [path]
     elif path.exists() or path.is_symlink():
         raise DataError(name, "is no regular file", "Name a file or folder, or a link to one")
+    elif name in MADE_BY:
+        raise NotHere(name, f"there is no file {path}", MADE_BY[name])
     else:
         raise DataError(name, "there is no such file or folder", _missing_remedy(path))
     kinds = {path.suffix.lower() in PARQUET_SUFFIXES for path in paths}

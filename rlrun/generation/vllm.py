@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlrun.errors import ConfigError, Problem
+from rlrun.errors import ConfigError, NotInstalled, Problem
 from rlrun.generation.vllm_args import default_args, is_installed, wrong_kwargs
 from rlrun.interfaces import Generation, GeneratorInputs, Precision, component, setting
 from rlrun.models import resolve_model
@@ -62,12 +62,12 @@ class VLLMGeneration(Generation):
                 "In a checkout without a GPU: make vllm; with one: pip install 'rlrun[vllm]'; or "
                 "write generation=transformers"
             )
-            raise ConfigError([Problem(key, what, remedy, (key,))])
+            raise NotInstalled([Problem(key, what, remedy, (key,))])
 
     def announcement(self, inputs: GeneratorInputs) -> str:
         """See ``Generation.announcement``."""
         engines = f"{self.num_engines} vLLM engine{'s' * (self.num_engines > 1)}"
-        device = inputs.model.device.type
+        device = "cpu" if _on_cpu(inputs) else "cuda"
         folder = "a temporary folder" if inputs.folder is None else str(inputs.folder)
         return (
             f"generation by {engines} (tensor parallel {self.tensor_parallel_size}) on {device}, "
@@ -117,7 +117,7 @@ class VLLMGeneration(Generation):
     def engine_args(self, inputs: GeneratorInputs, *, colocated: bool) -> dict[str, Any]:
         """Arguments of every engine, those of the way of the weights apart."""
         policy = inputs.policy
-        on_cpu = inputs.model.device.type == "cpu"
+        on_cpu = _on_cpu(inputs)
         if on_cpu and self.vllm_kwargs.get("enable_chunked_prefill"):
             key = "generation.vllm_kwargs"
             what = f"{key}.enable_chunked_prefill=true ends vLLM's engine on a CPU"
@@ -169,7 +169,7 @@ class VLLMGeneration(Generation):
         import torch
 
         variables = {"VLLM_NO_USAGE_STATS": "1"}
-        if inputs.model.device.type == "cpu":
+        if _on_cpu(inputs):
             # One core is left to this process, which handles every token as well.
             workers = self.num_engines * self.tensor_parallel_size
             cores = inputs.num_threads if inputs.concurrent else torch.get_num_threads() - 1
@@ -182,3 +182,8 @@ class VLLMGeneration(Generation):
                 # By itself vLLM wants a memory node of the machine for every worker.
                 variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         return variables
+
+
+def _on_cpu(inputs: GeneratorInputs) -> bool:
+    """Whether engines run on CPUs."""
+    return inputs.model.device.type == "cpu" and not inputs.engines_on_gpu

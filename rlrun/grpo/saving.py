@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerBase
 
 from rlrun.checkpoint import CheckpointStore
+from rlrun.config.schema import Layout
 from rlrun.errors import StorageError
 from rlrun.event_log import EventLog
 from rlrun.learner.handle import LearnerHandle
@@ -47,6 +48,7 @@ class Saver:
         guard: Counts bad steps.
         event_log: Made durable first; its length is part of the checkpoint.
         metrics: Made durable first.
+        layout: Sharded tensors are written while training goes on.
     """
 
     store: CheckpointStore
@@ -58,12 +60,13 @@ class Saver:
     guard: MismatchGuard
     event_log: EventLog
     metrics: MetricsLogger
+    layout: Layout
 
     def save(self, step: int, metrics: Mapping[str, float]) -> float:
-        """Saves after a step.
+        """Saves after a step; of sharded tensors ``finish`` says whether they could be written.
 
         Returns:
-            Seconds that it took.
+            Seconds for which it held up the run.
 
         Raises:
             StorageError: The disk refuses; earlier checkpoints stay as they are.
@@ -72,15 +75,34 @@ class Saver:
         self.metrics.sync()
         self.event_log.sync()
         try:
-            self.store.save(step, self._write, metrics)
+            if self.layout is Layout.SHARDED:
+                self.store.begin(step, self._begin, metrics)
+            else:
+                self.store.save(step, self._write, metrics)
         except (SafetensorError, OSError) as error:
             # From transformers, which writes model and tokenizer its own way.
             remedy = "Free disk space; earlier checkpoints are whole, and the run can be resumed"
             raise StorageError(f"checkpoint of step {step}", str(error), remedy) from error
         return time.perf_counter() - started
 
+    def finish(self) -> None:
+        """Waits for the last save.
+
+        Raises:
+            RlrunError: It failed; earlier checkpoints stay as they are.
+        """
+        self.store.finish()
+
     def _write(self, folder: Path) -> None:
         self.learner.save(folder)
+        self._write_rest(folder)
+
+    def _begin(self, folder: Path) -> Callable[[], None]:
+        pending = self.learner.save_shards(folder)
+        self._write_rest(folder)
+        return pending.finish
+
+    def _write_rest(self, folder: Path) -> None:
         self.tokenizer.save_pretrained(folder / "policy")
         tensors, values = rng_state({})
         save_tensors(folder / "rng.safetensors", tensors)

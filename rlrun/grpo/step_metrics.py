@@ -140,7 +140,7 @@ def speed_metrics(
             one rollout was running) and "validation".
         waited: Seconds that the trainer waited, by cause.
     """
-    learned = [s for s in batch.trained if s.advantage != 0.0] if "update" in seconds else []
+    learned = [s for s in batch.trained if s.has_advantage] if "update" in seconds else []
     trained = sum(s.trajectory.num_sampled for s in learned)
     generator_idle = max(0.0, seconds["step"] - seconds["generating"] - seconds["validation"])
     return {
@@ -181,7 +181,7 @@ def overlap_metrics(
     generation, training = sum(lengths) / tokens_per_s, seconds["train"]
     step = max(seconds["step"] - seconds["validation"], 1e-9)
     whole = share * generation + (1 - share) * training
-    useful = sum(s.trajectory.num_sampled for s in batch.trained if s.advantage != 0.0)
+    useful = sum(s.trajectory.num_sampled for s in batch.trained if s.has_advantage)
     return {
         "perf/ceiling_efficiency": whole / step * useful / max(sum(lengths), 1),
         "perf/speedup_over_sync": (generation + training) / step,

@@ -137,9 +137,12 @@ class Trainer:
                 await self.parts.config.grpo.train(self)
         finally:
             # Between steps everything is consistent, whatever ended the run.
-            if self.consistent:
-                await self._end()
-            self.computer.shutdown()
+            try:
+                if self.consistent:
+                    await self._end()
+                await self._compute(self.parts.saver.finish)
+            finally:
+                self.computer.shutdown()
         ended = self.decisions.ended
         assert ended is not None, "a schedule returns only at the end"
         if ended.reason == INTERRUPTED and self.parts.stop.signal_number is not None:
@@ -296,7 +299,8 @@ class Trainer:
     def _save(self, metrics: dict[str, float]) -> None:
         with self.timeline.busy(Lane.TRAINER, "save"):
             self.save_seconds = self.parts.saver.save(self.step, metrics)
-        self.parts.time_limit.save_took(self.save_seconds)
+        whole = self.parts.saver.store.background_seconds
+        self.parts.time_limit.save_took(max(self.save_seconds, whole))
         self.saved_step = self.step
 
     # --- what is due ------------------------------------------------------------------------------

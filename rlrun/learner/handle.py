@@ -13,6 +13,17 @@ from rlrun.batch import Floats, Sample
 from rlrun.learner.learner import Logprobs
 
 
+class Pending(Protocol):
+    """Work that goes on in the background."""
+
+    def finish(self) -> None:
+        """Returns when it is done.
+
+        Raises:
+            RlrunError: It failed.
+        """
+
+
 class LearnerHandle(Protocol):
     """``learner.Learner`` is one, and says what each method does; calls block until it is done."""
 
@@ -34,6 +45,9 @@ class LearnerHandle(Protocol):
 
     def save(self, folder: Path) -> None:
         """See ``Learner.save``."""
+
+    def save_shards(self, folder: Path) -> Pending:
+        """See ``Learner.save_shards``."""
 
     def load(self, folder: Path) -> None:
         """See ``Learner.load``."""

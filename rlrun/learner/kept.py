@@ -56,7 +56,7 @@ def is_worth_keeping(samples: Sequence[Sample]) -> bool:
     moving = sum(
         len(sample.trajectory.token_ids)
         for sample in samples
-        if sample.masked is None and sample.advantage != 0.0
+        if sample.masked is None and sample.has_advantage
     )
     total = sum(len(sample.trajectory.token_ids) for sample in samples)
     return moving > 0 and moving >= WORTH_IT * total

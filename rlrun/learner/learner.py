@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,20 +16,23 @@ from torch.distributed.tensor import DTensor
 
 from rlrun.batch import Floats, Sample
 from rlrun.config.schema import Policy
-from rlrun.errors import StorageError, TrainingError
+from rlrun.errors import DataError, StorageError, TrainingError
 from rlrun.interfaces import Loss, LossInputs, Precision
+from rlrun.learner import shards
 from rlrun.learner.kept import KeptForward, is_worth_keeping
 from rlrun.learner.logprobs import TokenLogprobs, TokenValues
 from rlrun.learner.lora import Adapter
 from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
-from rlrun.learner.model import load_model, saved_tensors
+from rlrun.learner.model import load_model, read_weights, save_settings, saved_tensors
 from rlrun.learner.rows import TokenRows
 from rlrun.learner.schedule import lr_factor
-from rlrun.learner.sharding import Ranks, full_tensors, like, load_full, shard
+from rlrun.learner.sharding import Ranks, collect, full_tensors, like, load_full, shard
+from rlrun.models import SHARDS
 from rlrun.training_state import (
+    each_tensor,
     flatten_optimizer_state,
-    load_tensors,
     save_tensors,
+    tensor_names,
     unflatten_optimizer_state,
 )
 from rlrun.types import Sampling
@@ -83,17 +86,19 @@ class Learner:
         """
         self.policy, self.loss, self.device = policy, loss, device
         self.ranks = ranks or Ranks()
-        self.model = load_model(policy, device)
+        # Before it is spread it need not fit on a rank's device.
+        place = device if self.ranks.mesh is None else torch.device("cpu")
+        self.model = load_model(policy, place)
         self.adapter = Adapter(self.model, policy) if policy.lora.enabled else None
         self.forward = TokenLogprobs(self.model, sampling, policy.logprob_chunk_tokens)
-        shard(self.forward, self.model, self.ranks)
+        shard(self.forward, self.model, self.ranks, policy)
         self.reference: TokenLogprobs | None = None
         if loss.reference_policy_kl_penalty > 0 and self.adapter is not None:
             self.reference = self.forward
         elif loss.reference_policy_kl_penalty > 0:
-            reference = load_model(policy, device).requires_grad_(False)
+            reference = load_model(policy, place).requires_grad_(False)
             self.reference = TokenLogprobs(reference, sampling, policy.logprob_chunk_tokens)
-            shard(self.reference, reference, self.ranks)
+            shard(self.reference, reference, self.ranks, policy)
         self._kept: KeptForward | None = None
         settings = policy.optimizer
         self.optimizer = torch.optim.AdamW(
@@ -200,7 +205,7 @@ class Learner:
         for minibatch in minibatches:
             trained = [sample for sample in minibatch if sample.masked is None]
             # Without a gradient, momentum and weight decay alone would move the weights.
-            signal = self.reference is not None or any(s.advantage != 0.0 for s in trained)
+            signal = self.reference is not None or any(s.has_advantage for s in trained)
             if trained and signal:
                 results.append(self._optimizer_step(trained, step, unchanged=not results))
         names = results[0].keys() if results else ()
@@ -213,8 +218,8 @@ class Learner:
         """Steps once. ``unchanged``: the weights are still those of the samples' prev_logprobs."""
         self.optimizer.zero_grad(set_to_none=True)
         everyone = self.reference is not None or not self.loss.needs_advantage
-        still = [s for s in samples if s.advantage == 0.0 and not everyone]
-        moving = [s for s in samples if s.advantage != 0.0 or everyone]
+        still = [s for s in samples if not s.has_advantage and not everyone]
+        moving = [s for s in samples if s.has_advantage or everyone]
         shares = self._still_shares(still, samples, unchanged)
         shares += self._backward(moving, samples, unchanged)
         totals: dict[str, Tensor] = {}
@@ -283,10 +288,6 @@ class Learner:
         def flat(arrays: Sequence[Floats]) -> Tensor:
             return _flat(arrays).to(self.device)
 
-        advantages = [
-            np.full(sample.trajectory.num_sampled, sample.advantage, np.float32)
-            for sample in chosen
-        ]
         counts = np.array([sample.trajectory.num_sampled for sample in chosen], np.int64)
         references = [s.ref_logprobs for s in chosen if s.ref_logprobs is not None]
         return LossInputs(
@@ -295,7 +296,7 @@ class Learner:
             prev_logprobs=flat([sample.prev_logprobs for sample in chosen]),
             generation_logprobs=flat([sample.generation_logprobs for sample in chosen]),
             ref_logprobs=None if self.reference is None else flat(references),
-            advantages=flat(advantages),
+            advantages=flat([sample.token_advantages for sample in chosen]),
             weights=flat([sample.weights for sample in chosen]),
             trajectory=torch.from_numpy(np.repeat(np.arange(len(chosen)), counts)).to(self.device),
             num_trajectories=len(chosen),
@@ -345,7 +346,9 @@ class Learner:
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.policy.precision is Precision.BFLOAT16:
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+            # Gathered parameters are bfloat16 already, and a cache would keep all of them.
+            cached = self.ranks.mesh is None
+            return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=cached)
         return nullcontext()
 
     def save(self, folder: Path) -> None:
@@ -354,8 +357,10 @@ class Learner:
         With LoRA policy/ holds the adapter alone, in peft's format. Every rank must call it; the
         first one writes.
         """
-        weights = full_tensors(self._saved_weights())
-        state = full_tensors(flatten_optimizer_state(self.optimizer, self.model.named_parameters()))
+        weights = collect(self._saved_weights(), self.ranks)
+        state = collect(
+            flatten_optimizer_state(self.optimizer, self.model.named_parameters()), self.ranks
+        )
         if self.ranks.rank == 0:
             if self.adapter is not None:
                 self.adapter.save(folder / "policy", weights)
@@ -363,12 +368,23 @@ class Learner:
                 self.model.save_pretrained(folder / "policy", state_dict=weights)
             save_tensors(folder / "optimizer.safetensors", state)
 
+    def save_shards(self, folder: Path) -> shards.Saving:
+        """Begins to write shards/ (weights and optimizer, a file per rank) and the rest of policy/.
+
+        Every rank must call it. The weights may be trained on at once.
+        """
+        state = flatten_optimizer_state(self.optimizer, self.model.named_parameters())
+        if self.ranks.rank == 0:
+            save_settings(self.model, folder / "policy")
+        tensors = self._saved_weights() | {shards.OPTIMIZER + k: v for k, v in state.items()}
+        return shards.begin_save(folder / SHARDS, tensors, self.ranks.saving)
+
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """The present weights as ``interfaces.Weights`` has them; every rank must call it."""
         if self.adapter is not None:
             yield from self.adapter.merged_weights()
         else:
-            yield from full_tensors(self._saved_weights()).items()
+            yield from full_tensors(self._saved_weights())
 
     def _saved_weights(self) -> dict[str, Tensor]:
         if self.adapter is not None:
@@ -376,33 +392,62 @@ class Learner:
         return saved_tensors(self.model)
 
     def load(self, folder: Path) -> None:
-        """Restores what ``save`` wrote, bit for bit, on as many ranks as there are now.
+        """Restores what ``save`` or ``save_shards`` wrote, bit for bit, whatever the ranks then.
 
         Raises:
             StorageError: The weights belong to another model.
         """
         self._kept = None
+        if (folder / SHARDS).is_dir():
+            self._load_shards(folder / SHARDS)
+            return
         if self.adapter is not None:
             self.adapter.restore(folder / "policy")
         else:
             self._load_weights(folder / "policy")
         parameters = dict(self.model.named_parameters())
         path = folder / "optimizer.safetensors"
-        state = load_tensors(path)
-        for key, value in state.items():
+        state: dict[str, Tensor] = {}
+        # One at a time: whole, they are three times the model, in the memory of every rank.
+        for key, value in each_tensor(path):
             parameter = parameters.get(key.partition("/")[2])
-            if parameter is not None and value.shape == parameter.shape:
-                state[key] = like(parameter, value)
+            fits = parameter is not None and value.shape == parameter.shape
+            state[key] = like(parameter, value) if parameter is not None and fits else value
         unflatten_optimizer_state(self.optimizer, self.model.named_parameters(), state, str(path))
 
+    def _load_shards(self, folder: Path) -> None:
+        there = shards.sizes(folder)
+        parameters = dict(self.model.named_parameters())
+        targets = self._saved_weights()
+        names = {name for name in there if not name.startswith(shards.OPTIMIZER)}
+        shards.check_fit(folder, dict.fromkeys(names, ()), dict.fromkeys(targets, ()))
+        state: dict[str, Tensor] = {}
+        for name in there.keys() - names:
+            key = name.removeprefix(shards.OPTIMIZER)
+            parameter = parameters.get(key.partition("/")[2])
+            if parameter is None or there[name] != parameter.shape:
+                state[key] = torch.zeros(there[name])
+            else:
+                state[key] = torch.zeros_like(parameter)
+        everything = targets | {shards.OPTIMIZER + key: value for key, value in state.items()}
+        shards.load(folder, everything, self.ranks.saving)
+        named = self.model.named_parameters()
+        unflatten_optimizer_state(self.optimizer, named, state, str(folder))
+
     def _load_weights(self, folder: Path) -> None:
-        weights: dict[str, Tensor] = {}
-        for path in sorted(folder.glob("*.safetensors")):
-            weights |= load_tensors(path)
+        files = sorted(folder.glob("*.safetensors"))
+        weights = {name for path in files for name in tensor_names(path)}
         parameters = dict(self.model.named_parameters())
         targets = parameters | dict(self.model.named_buffers())
-        missing = parameters.keys() - weights.keys()
-        unexpected = weights.keys() - targets.keys()
+        missing = parameters.keys() - weights
+        unexpected = weights - targets.keys()
+        if missing and unexpected:
+            # transformers saves some models (experts, mostly) under other names than it holds them.
+            with suppress(DataError):
+                renamed = saved_tensors(read_weights(str(folder), str(folder)))
+                if parameters.keys() <= renamed.keys() <= targets.keys():
+                    load_full(targets, renamed.items())
+                    return
         if missing or unexpected:
             raise StorageError(
                 str(folder),
@@ -410,7 +455,8 @@ class Learner:
                 f"(missing {sorted(missing)[:3]}, unexpected {sorted(unexpected)[:3]})",
                 "Resume with the model that the run was started with",
             )
-        load_full(targets.items(), weights)
+        for path in files:
+            load_full(targets, each_tensor(path))
 
 
 def _flat(arrays: Sequence[Floats]) -> Tensor:

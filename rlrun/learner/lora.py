@@ -149,7 +149,7 @@ class Adapter:
                 f"the adapter does not fit policy.lora ({different})",
                 "Use the policy.lora settings of the run",
             )
-        load_full(parameters.items(), {names[name]: value for name, value in values.items()})
+        load_full(parameters, ((names[name], value) for name, value in values.items()))
 
     def _check_belongs(self, folder: Path) -> None:
         if load_json(folder / BASE) != self._base:
@@ -172,17 +172,19 @@ class Adapter:
     def merged_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Whole tensors of the plain model with the adapter added; the model stays as it is."""
         layers = dict(self._layers())
-        tensors = full_tensors(self.model.state_dict(keep_vars=True))
         own = {name for name, _ in self.model.named_parameters()}
         own |= {name for name, _ in self.model.named_buffers()}
-        for name in [name for name in tensors if name in own and ".lora_" not in name]:
+        state = self.model.state_dict(keep_vars=True)
+        added = dict(full_tensors({n: t for n, t in state.items() if ".lora_" in n}))
+        plain = {n: t for n, t in state.items() if n in own and ".lora_" not in n}
+        for name, tensor in full_tensors(plain):
             before, found, leaf = name.rpartition(".base_layer.")
             if not found or leaf != "weight":
-                yield name.replace(".base_layer.", "."), tensors[name]
+                yield name.replace(".base_layer.", "."), tensor
                 continue
-            a = tensors[f"{before}.lora_A.{NAME}.weight"]
-            b = tensors[f"{before}.lora_B.{NAME}.weight"]
-            yield f"{before}.{leaf}", tensors[name] + (b @ a) * layers[before].scaling[NAME]
+            a = added[f"{before}.lora_A.{NAME}.weight"]
+            b = added[f"{before}.lora_B.{NAME}.weight"]
+            yield f"{before}.{leaf}", tensor + (b @ a) * layers[before].scaling[NAME]
 
     @torch.no_grad()
     def merge(self) -> None:

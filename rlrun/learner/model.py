@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.schema import Policy
 from rlrun.errors import DataError, TrainingError
+from rlrun.learner import shards
 from rlrun.learner.attention import attends_by_sequence, no_mask, use_attention
 from rlrun.learner.bfloat16 import suit_precision
+from rlrun.learner.mixture import set_up_routers
 from rlrun.learner.rows import TokenRows
-from rlrun.models import resolve_model
+from rlrun.learner.scan import use_segments
+from rlrun.models import resolve_model, shards_of
 
 REPAIR = "Restore the folder, or save the model anew with save_pretrained"
 
@@ -37,6 +41,8 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
     model = read_weights(path, policy.model)
     without_dropout(model)
     use_attention(model)
+    set_up_routers(model, policy)
+    use_segments(model)
     suit_precision(model, policy.precision, device)
     if policy.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -54,6 +60,9 @@ def read_weights(path: str, name: str) -> PreTrainedModel:
         DataError: Files are damaged, do not fit their configuration, or lack a parameter (which
             transformers would make up).
     """
+    beside = shards_of(Path(path))
+    if beside is not None:
+        return _read_shards(path, beside, name)
     loaded: Any  # typed as a model by transformers; with the loading info it is a pair
     try:
         loaded = AutoModelForCausalLM.from_pretrained(
@@ -71,6 +80,29 @@ def read_weights(path: str, name: str) -> PreTrainedModel:
             what = f"{len(keys)} {kind} parameters, such as {keys[0]}"
             raise DataError(f"policy.model={name}", what, REPAIR)
     return model
+
+
+def _read_shards(path: str, folder: Path, name: str) -> PreTrainedModel:
+    """The model of a checkpoint that every rank wrote its part of."""
+    try:
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(
+            AutoConfig.from_pretrained(path), dtype=torch.float32
+        )
+    # As above.
+    except Exception as error:  # noqa: BLE001
+        text = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"policy.model={name}", f"cannot be loaded: {text}", REPAIR) from error
+    shards.load(folder, saved_tensors(model), None)
+    model.eval()
+    return model
+
+
+def save_settings(model: PreTrainedModel, folder: Path) -> None:
+    """Writes what save_pretrained writes beside the weights."""
+    model.config.architectures = [type(model).__name__]
+    model.config.save_pretrained(folder)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(folder)
 
 
 def without_dropout(model: PreTrainedModel) -> None:
@@ -105,7 +137,7 @@ def hidden_states(model: PreTrainedModel, rows: TokenRows) -> Tensor:
     mask = rows.attention_mask
     extra: dict[str, tuple[int, ...]] = {}
     if rows.packed_lengths is not None and attends_by_sequence(model):
-        mask, extra = no_mask(model.device), {"sequence_lengths": rows.packed_lengths}
+        mask, extra = no_mask(rows.token_ids.device), {"sequence_lengths": rows.packed_lengths}
     output = body(model)(
         input_ids=rows.token_ids,
         attention_mask=mask,

@@ -3,16 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import PreTrainedModel
+
+from rlrun.config.schema import Policy
+from rlrun.interfaces import Precision
+from rlrun.learner.mixture import experts, routers
 
 T = TypeVar("T")
 
@@ -23,9 +33,16 @@ class Ranks:
 
     Attributes:
         mesh: One-dimensional; None for a single process without torch.distributed.
+        saving: What checkpoints are coordinated by while the mesh's own group trains; None for a
+            single process. Made with the object, by all ranks together.
     """
 
     mesh: DeviceMesh | None = None
+    saving: ProcessGroup | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.mesh is not None:
+            object.__setattr__(self, "saving", torch.distributed.new_group(backend="gloo"))
 
     @property
     def size(self) -> int:
@@ -66,17 +83,36 @@ class Ranks:
         return {index: value for one in parts for index, value in one.items()}
 
 
-def shard(module: nn.Module, model: PreTrainedModel, ranks: Ranks) -> None:
+def shard(module: nn.Module, model: PreTrainedModel, ranks: Ranks, policy: Policy) -> None:
     """Spreads the parameters of ``module``, which holds ``model``, over the ranks.
 
-    Each decoder layer is gathered on its own while it is used; embeddings, head and what is left
-    belong to the root and stay gathered from forward to backward, as the head is used at its end.
+    A model in the memory of the machine goes to the ranks' devices layer by layer, so that it need
+    not fit on one of them. With bfloat16, parameters are gathered as that and gradients summed as
+    float32; what each rank keeps is float32 as ever.
+
+    Each decoder layer is gathered on its own while it is used, and in it the experts of a mixture
+    on their own: they are most of its parameters. Embeddings, head and what is left belong to the
+    root and stay gathered from forward to backward, as the head is used at its end.
     """
     if ranks.mesh is None:
         return
-    for layer in decoder_layers(model):
-        fully_shard(layer, mesh=ranks.mesh)
-    fully_shard(module, mesh=ranks.mesh, reshard_after_forward=False)
+    mesh, low = ranks.mesh, None
+    if policy.precision is Precision.BFLOAT16:
+        low = torch.bfloat16
+    # Autocast, which is on meanwhile, chooses the types of the inputs.
+    kinds = MixedPrecisionPolicy(low, torch.float32, cast_forward_inputs=False)
+    exact = MixedPrecisionPolicy(cast_forward_inputs=False)
+    offload = OffloadPolicy()
+    if policy.fsdp.cpu_offload:
+        offload = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+    if policy.moe_router_fp32:
+        for router in routers(model):
+            fully_shard(router, mesh=mesh, mp_policy=exact, offload_policy=offload)
+    for layer in [*experts(model), *decoder_layers(model)]:
+        fully_shard(layer, mesh=mesh, mp_policy=kinds, offload_policy=offload)
+    fully_shard(
+        module, mesh=mesh, mp_policy=kinds, offload_policy=offload, reshard_after_forward=False
+    )
 
 
 def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
@@ -85,20 +121,33 @@ def decoder_layers(model: PreTrainedModel) -> list[nn.Module]:
     return [module for module in model.modules() if type(module).__name__ in names]
 
 
-def full_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Gathers sharded tensors; every rank must call it and gets all of them."""
-    return {
-        name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        for name, tensor in tensors.items()
-    }
+def full_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Gathers sharded tensors, one after the other; every rank must ask for all of them."""
+    for name, tensor in tensors.items():
+        yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def collect(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """Whole tensors in the first rank's memory of the machine; nothing on the others.
+
+    Without ranks they stay where they are.
+    """
+    if ranks.mesh is None:
+        return dict(tensors)
+    found = {}
+    for name, tensor in full_tensors(tensors):
+        if ranks.rank == 0:
+            found[name] = tensor.cpu()
+    return found
 
 
 @torch.no_grad()
-def load_full(targets: Iterable[tuple[str, Tensor]], values: Mapping[str, Tensor]) -> None:
-    """Copies whole tensors into parameters, sharded or not, by name."""
-    for name, target in targets:
-        if name in values:
-            target.copy_(like(target, values[name]))
+def load_full(targets: Mapping[str, Tensor], values: Iterable[tuple[str, Tensor]]) -> None:
+    """Copies whole tensors into parameters, sharded or not, by name; others are passed over."""
+    for name, value in values:
+        target = targets.get(name)
+        if target is not None:
+            target.copy_(like(target, value))
 
 
 def like(target: Tensor, value: Tensor) -> Tensor:

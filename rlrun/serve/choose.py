@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
-from rlrun.errors import ConfigError, Problem
+from rlrun.errors import ConfigError, NotInstalled, Problem
 from rlrun.interfaces import Generation, Http
 from rlrun.serve.parsers import (
     ReasoningParser,
@@ -31,13 +31,16 @@ def check_serving(generation: Generation) -> None:
     """Makes sure that a server that is asked for can be started.
 
     Raises:
-        ConfigError: A package is missing, or there is no parser of a name.
+        ConfigError: There is no parser of a name; NotInstalled: a package is missing.
     """
     if not generation.expose_http_server:
         return
-    problems = [*_missing_package(), *_unknown_parsers(generation.http)]
+    problems = [*_unknown_parsers(generation.http)]
     if problems:
         raise ConfigError(problems)
+    missing = [*_missing_package()]
+    if missing:
+        raise NotInstalled(missing)
 
 
 def choose_tool_parser(http: Http, tokenizer: PreTrainedTokenizerBase) -> ToolParser | None:

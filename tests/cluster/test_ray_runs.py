@@ -73,7 +73,11 @@ class Broken:
 def broken(ray_address: str, tmp_path_factory: pytest.TempPathFactory) -> Broken:
     run_dir = tmp_path_factory.mktemp("broken") / "run"
     placed = (*SPREAD, f"cluster.address={ray_address}", "cluster.colocated=true")
-    more = ("checkpointing.save_period=4", "grpo.max_num_steps=1000")
+    more = (
+        "checkpointing.save_period=4",
+        "grpo.max_num_steps=1000",
+        "checkpointing.layout=sharded",
+    )
     process = Started("train", *PLAIN, *placed, *more, f"run_dir={run_dir}")
     wait_for_step(run_dir, STEPS, process)
     os.kill(pids(run_dir, "engine 1 of 2")[-1], signal.SIGKILL)
@@ -115,6 +119,8 @@ def test_a_killed_rank_ends_the_run_with_one_line_that_names_it(broken: Broken) 
 
 def test_a_run_goes_on_after_that_and_on_fewer_ranks(broken: Broken) -> None:
     last = int(read_metrics(broken.run_dir / "metrics.jsonl")[-1]["step"])
+    saved = sorted((broken.run_dir / "checkpoints").glob("step_*"))
+    assert len(list((saved[-1] / "shards").iterdir())) == 2, "a file of each rank"
     smaller = ("cluster.num_nodes=1", "cluster.num_learner_ranks=1", "cluster.num_engines=1")
     done = rlrun("resume", str(broken.run_dir), *smaller, f"grpo.max_num_steps={last + 2}")
     assert done.code == 0, done.err

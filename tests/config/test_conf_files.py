@@ -3,13 +3,15 @@
 
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import yaml
 
-from rlrun.config import conf_dir, list_recipes, load, recipes_dir
+from rlrun.config import Loaded, conf_dir, list_recipes, load, recipes_dir
 from rlrun.config.compose import compose
 from rlrun.config.keys import keys_of, run_keys
+from rlrun.config.recipes import is_overlay, recipe_files
 from rlrun.config.reference import documented_sections
 from rlrun.config.report import Report
 from rlrun.config.schema import RunConfig
@@ -21,7 +23,9 @@ from rlrun.interfaces import REGISTRY, SLOTS
 
 discover()
 CONF_FILES = sorted(conf_dir().rglob("*.yaml"))
-RECIPE_FILES = sorted(recipes_dir().glob("*.yaml"))
+RECIPE_FILES = sorted(recipe_files(recipes_dir()))
+OVERLAYS = sorted(path for path in recipes_dir().glob("*.yaml") if is_overlay(path))
+SCALES = sorted(path.stem for path in (conf_dir() / "scale").glob("*.yaml"))
 
 
 def name_of(path: Path) -> str:
@@ -35,7 +39,7 @@ def test_every_key_has_a_comment_above_it(path: Path) -> None:
     assert [key for key, comment in file.comments.items() if not comment] == []
 
 
-@pytest.mark.parametrize("path", CONF_FILES + RECIPE_FILES, ids=name_of)
+@pytest.mark.parametrize("path", CONF_FILES + RECIPE_FILES + OVERLAYS, ids=name_of)
 def test_every_file_names_its_licence(path: Path) -> None:
     first = path.read_text(encoding="utf-8").splitlines()[:2]
     assert "# SPDX-License-Identifier: Apache-2.0" in first
@@ -102,3 +106,41 @@ def test_every_recipe_says_hardware_time_and_what_to_expect() -> None:
     for info in list_recipes():
         for word in ("Hardware:", "Time:", "Expected:"):
             assert word in info.header, info.name
+
+
+def test_there_are_the_scales_that_recipes_are_run_at() -> None:
+    assert SCALES == ["1gpu", "1node", "full", "smoke"]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("path", RECIPE_FILES, ids=name_of)
+def test_every_recipe_composes_at_every_scale(path: Path, scale: str) -> None:
+    config = load([f"+recipe={path.stem}", f"scale={scale}"]).config
+    if scale == "smoke":
+        assert config.policy.model.startswith("rlrun:")
+        assert not config.policy.architecture
+        assert config.grpo.max_num_steps == 2
+
+
+@pytest.mark.parametrize("path", OVERLAYS, ids=name_of)
+def test_an_overlay_restates_nothing(path: Path) -> None:
+    """Each of its keys changes what the recipe and the scale make of it."""
+    recipe, _, scale = path.stem.rpartition(".")
+    with_overlay = load([f"+recipe={recipe}", f"scale={scale}"])
+    for entry in read_yaml(path).entries:
+        key = ".".join(entry.path)
+        without = _without(recipe, scale)
+        if without is not None:
+            assert without.values.get(key) != with_overlay.values.get(key), key
+
+
+def _without(recipe: str, scale: str) -> Loaded | None:
+    """The run without the overlay; None where it cannot be composed without."""
+    text = (recipes_dir() / f"{recipe}.yaml").read_text(encoding="utf-8")
+    with TemporaryDirectory() as folder:
+        bare = Path(folder) / "bare.yaml"
+        bare.write_text(text, encoding="utf-8")
+        try:
+            return load([f"+recipe={bare}", f"scale={scale}"])
+        except ConfigError:
+            return None

@@ -11,12 +11,20 @@ from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
-from rlrun.config import OriginKind, conf_dir, load, load_section, recipes_dir
+from rlrun.config import (
+    OriginKind,
+    conf_dir,
+    list_recipes,
+    load,
+    load_section,
+    recipes_dir,
+)
 from rlrun.config.compose import compose as compose_sources
 from rlrun.config.keys import run_keys
 from rlrun.config.report import Report
 from rlrun.config.schema import Decay, RunConfig
 from rlrun.config.settle import settle
+from rlrun.errors import ConfigError
 from rlrun.interfaces import REGISTRY, Precision
 from tests.config.config_problems import QUICK, only_problem, problems
 
@@ -76,10 +84,38 @@ def test_a_scale_works_without_a_recipe() -> None:
     assert (config.policy.model, config.grpo.max_num_steps) == ("rlrun:tiny", 2)
 
 
-def test_every_recipe_takes_every_scale() -> None:
-    for path in recipes_dir().glob("*.yaml"):
-        for scale in ("full", "smoke"):
-            load([f"+recipe={path.stem}", f"scale={scale}"])
+def test_a_recipe_may_say_what_it_needs_at_a_scale(tmp_path: Path) -> None:
+    header = "defaults:\n  - override /policy/model: tiny\n  - override /data: addition\n"
+    (tmp_path / "own.yaml").write_text(
+        f"{header}  - override /env: python\n  - _self_\n"
+        "env: {reward_function: rlrun.env.last_number:reward, num_threads: 3}\n"
+    )
+    (tmp_path / "own.smoke.yaml").write_text(
+        "defaults:\n  - override /env: math\n  - _self_\ngrpo: {num_prompts_per_step: 2}\n"
+    )
+    (tmp_path / "child.yaml").write_text("defaults: [own, _self_]\ngrpo: {seed: 3}\n")
+    (tmp_path / "child.smoke.yaml").write_text("grpo: {num_generations_per_prompt: 2}\n")
+    full, smoke = load(["+recipe=own"], tmp_path), load(["+recipe=own", "scale=smoke"], tmp_path)
+    assert (full.variants["env"], smoke.variants["env"]) == ("python", "math")
+    assert (smoke.config.grpo.num_prompts_per_step, smoke.config.grpo.max_num_steps) == (2, 2)
+    assert smoke.origins["grpo.num_prompts_per_step"].kind is OriginKind.SCALE
+    child = load(["+recipe=child", "scale=smoke"], tmp_path).config.grpo
+    assert (child.num_prompts_per_step, child.num_generations_per_prompt, child.seed) == (2, 2, 3)
+    chosen = load(["+recipe=own", "scale=smoke", "env=python"], tmp_path)
+    assert chosen.variants["env"] == "python"
+
+
+def test_what_a_scale_replaces_may_not_be_set_by_a_flag() -> None:
+    load(["+recipe=dapo_qwen2.5_7b", "scale=smoke"])
+    with pytest.raises(ConfigError, match=r"cluster=local is chosen"):
+        load(["+recipe=dapo_qwen2.5_7b", "scale=smoke", "cluster.num_engines=2"])
+
+
+def test_an_overlay_is_no_recipe() -> None:
+    assert (recipes_dir() / "nanov3.smoke.yaml").is_file()
+    assert "nanov3.smoke" not in [info.name for info in list_recipes()]
+    with pytest.raises(ConfigError, match="there is no recipe"):
+        load(["+recipe=nanov3.smoke"])
 
 
 def test_a_recipe_is_the_same_by_name_by_path_and_by_config_dir(tmp_path: Path) -> None:

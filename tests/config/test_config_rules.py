@@ -91,6 +91,12 @@ BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
         (ONLY_AT_START, "never validates what it saves"),
         (("checkpointing.metric=validation/reward/format", *ONLY_AT_START), "what it saves"),
     ],
+    "adapters_are_whole": [
+        (
+            ("checkpointing.layout=sharded", "policy.lora.enabled=true"),
+            "checkpointing.layout=sharded with policy.lora.enabled=true",
+        )
+    ],
     "deadline_saves": [
         (
             (

@@ -45,7 +45,7 @@ def train(learner: Learner, samples: list[Sample]) -> dict[str, float]:
 
 def gradients(learner: Learner) -> Tensor:
     named = {n: p.grad for n, p in learner.model.named_parameters() if p.grad is not None}
-    return torch.cat([g.flatten() for g in full_tensors(named).values()])
+    return torch.cat([g.flatten() for g in dict(full_tensors(named)).values()])
 
 
 def results(learner: Learner, samples: list[Sample]) -> dict[str, Tensor]:

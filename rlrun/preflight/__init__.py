@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can be known of a run before it starts. Nothing is left out: what cannot be told is said."""
+
+from rlrun.preflight.check import preflight
+from rlrun.preflight.lines import CheckLine, Verdict, render
+
+__all__ = ["CheckLine", "Verdict", "preflight", "render"]

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at everything that a run needs, in the order in which it would need it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+from rlrun.config import Loaded
+from rlrun.config.schema import RunConfig
+from rlrun.derived import plan_in_words
+from rlrun.errors import StorageError
+from rlrun.inputs import Inputs, check_installed, read_prompts
+from rlrun.preflight.environment import look_at_environment
+from rlrun.preflight.lines import CheckLine, Findings
+from rlrun.preflight.plan import look_at_model
+from rlrun.preflight.sample import rendered_sample
+from rlrun.preflight.unread import unread_keys
+
+
+def preflight(loaded: Loaded) -> list[CheckLine]:
+    """Looks at everything without starting the run."""
+    config, findings = loaded.config, Findings()
+    findings.add("configuration", f"{len(loaded.origins)} values, all known and consistent")
+    for origin, what, remedy in unread_keys(loaded):
+        findings.fail("configuration", f"{origin}: {what}", remedy)
+    with findings.of("run directory"):
+        findings.add("run directory", _run_dir(config))
+    for check in check_installed(config):
+        with findings.of("installation"):
+            check()
+    inputs = _inputs(config, findings)
+    if inputs is not None:
+        for text in plan_in_words(config, inputs.stream):
+            findings.add("plan", text)
+        findings.lines.append(rendered_sample(inputs))
+    with findings.of("environment"):
+        prompt = None if inputs is None else inputs.stream.prompt_at(0)
+        findings.lines += asyncio.run(look_at_environment(config, prompt))
+    with findings.of("model"):
+        look_at_model(config, findings)
+    return findings.lines
+
+
+def _inputs(config: RunConfig, findings: Findings) -> Inputs | None:
+    with findings.of("tokenizer and data"):
+        notices: list[str] = []
+        inputs = read_prompts(config, notices.append)
+        text = f"{inputs.stream.len_per_epoch} training prompts"
+        if inputs.validation is not None:
+            text += f", {len(inputs.validation.rows)} validation prompts"
+        findings.add("tokenizer and data", text)
+        for notice in notices:
+            findings.add("note", notice)
+        return inputs
+    return None
+
+
+def _run_dir(config: RunConfig) -> str:
+    """A place for the run that can be written to."""
+    if config.run_dir is None:
+        parent = Path("runs")
+    else:
+        parent = Path(config.run_dir)
+        if (parent / "config.yaml").exists():
+            raise StorageError(
+                str(parent), "holds a run already", f"rlrun resume {parent}, or another run_dir"
+            )
+    shown = parent.absolute()
+    existing = next(path for path in (shown, *shown.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise StorageError(str(existing), "cannot be written to", "Choose another run_dir")
+    return f"{shown} can be written"

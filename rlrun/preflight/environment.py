@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asks the environment for the reward of a right and of a wrong answer, with a time limit."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from rlrun.config.schema import RunConfig
+from rlrun.env.gym import GymEnv
+from rlrun.interfaces import Environment, Episode
+from rlrun.preflight.lines import STRICT_EXIT_CODE, CheckLine, Verdict
+from rlrun.types import EnvStep, Failure, FailureKind, Prompt, StopReason
+
+ENV_TIMEOUT_S = 30.0
+WRONG_ANSWER = "rlrun check: surely not the answer"
+
+
+async def look_at_environment(config: RunConfig, prompt: Prompt | None) -> list[CheckLine]:
+    """Starts or reaches the environment, and asks it about a real prompt (None: there is none).
+
+    Raises:
+        EnvironmentDown: It cannot be started or reached.
+    """
+    if isinstance(config.env, GymEnv):
+        return await _gym(config.env)
+    if prompt is None:
+        what = "there is no row to ask it about"
+        return [CheckLine("environment", Verdict.UNVERIFIED, what, "", STRICT_EXIT_CODE)]
+    environment = config.env.start()
+    try:
+        answer = prompt.row.answer
+        right = await _score(environment, prompt, f"\\boxed{{{answer}}}\nAnswer: {answer}")
+        wrong = await _score(environment, prompt, f"\\boxed{{{WRONG_ANSWER}}}")
+    finally:
+        await environment.close()
+    return [_judge(right, wrong, answer)]
+
+
+async def _gym(env: GymEnv) -> list[CheckLine]:
+    """Whether agents answer, or could be started."""
+    from rlrun.env.gym_check import look_at
+
+    if env.config_paths and not (Path(env.venv).expanduser() / "bin" / "python").is_file():
+        what = f"NeMo Gym is not set up here: there is no {env.venv}"
+        remedy = f"rlrun gym setup --venv {env.venv}"
+        return [CheckLine("environment", Verdict.UNVERIFIED, what, remedy, STRICT_EXIT_CODE)]
+    verdicts = {True: Verdict.PASS, False: Verdict.FAIL, None: Verdict.UNVERIFIED}
+    codes = {True: 0, False: 4, None: STRICT_EXIT_CODE}
+    return [
+        CheckLine(one.name, verdicts[one.ok], one.detail, one.remedy, codes[one.ok])
+        for one in await look_at(env)
+    ]
+
+
+async def _score(environment: Environment, prompt: Prompt, response: str) -> EnvStep:
+    episode = Episode(
+        prompt=prompt,
+        sample_index=0,
+        messages=({"role": "assistant", "content": response},),
+        response=response,
+        turn=1,
+        stop_reason=StopReason.STOP,
+    )
+    try:
+        async with asyncio.timeout(ENV_TIMEOUT_S):
+            return await environment.step(episode)
+    except TimeoutError:
+        message = f"no answer within {ENV_TIMEOUT_S:g} s"
+        return EnvStep(failure=Failure(FailureKind.TIMEOUT, message))
+
+
+def _judge(right: EnvStep, wrong: EnvStep, answer: str) -> CheckLine:
+    for step in (right, wrong):
+        if step.failure is not None:
+            return CheckLine(
+                "environment",
+                Verdict.FAIL,
+                f"scoring failed ({step.failure.kind}): {step.failure.message}",
+                "Correct the environment or reward function",
+                exit_code=4,
+            )
+    if right.reward is None or wrong.reward is None:
+        return CheckLine(
+            "environment",
+            Verdict.UNVERIFIED,
+            "it answers with another turn instead of a reward",
+            "A short run shows its rewards: scale=smoke",
+            2,
+        )
+    detail = f"answer {answer!r} scores {right.reward}, a wrong one scores {wrong.reward}"
+    if right.reward > wrong.reward:
+        return CheckLine("environment", Verdict.PASS, detail)
+    return CheckLine(
+        "environment",
+        Verdict.UNVERIFIED,
+        detail + ", so the reference answer alone earns nothing",
+        "Expected where rewards depend on format or more than the answer; otherwise check env",
+        STRICT_EXIT_CODE,
+    )

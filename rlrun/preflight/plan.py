@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model and the plan of the machine: what needs how much where, and which age that takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import torch
+
+from rlrun.cluster.ray import RayCluster
+from rlrun.config.schema import RunConfig
+from rlrun.errors import NotHere
+from rlrun.generation.vllm import VLLMGeneration
+from rlrun.grpo.async_ import AsyncGRPO
+from rlrun.interfaces import Device, Precision
+from rlrun.learner.bfloat16 import precision_notice
+from rlrun.models import read_model_config
+from rlrun.planning.memory import (
+    FLOAT,
+    HALF,
+    Engine,
+    Part,
+    engine_parts,
+    sequences_that_fit,
+)
+from rlrun.planning.plan import Layout, engine_of, layout_of, learner_memory, step_of
+from rlrun.planning.shape import Shape, config_of, contradictions, shape_of
+from rlrun.planning.speed import Times, times
+from rlrun.preflight.lines import Findings
+
+GIB = 2**30
+
+
+def look_at_model(config: RunConfig, findings: Findings) -> None:
+    """Model, memory, split and age.
+
+    Raises:
+        DataError: The model cannot be built; NotHere: it is not here, and nothing says its shape.
+        ConfigError: Its adapters do not fit it.
+    """
+    policy = config.policy
+    if policy.architecture:
+        try:
+            found = read_model_config(policy.model)
+        except NotHere as error:
+            findings.unverified("model files", f"{error.where}: {error.what}", error.remedy)
+        else:
+            for what in contradictions(policy, found):
+                remedy = "Correct it, or write policy.architecture=null to read the model's own"
+                findings.fail("model files", what, remedy)
+    model = config_of(policy)
+    shape = shape_of(policy, model)
+    findings.add("model", _in_words(shape))
+    if shape.is_recurrent and policy.sequence_packing:
+        findings.fail(
+            "model",
+            f"policy.sequence_packing=true, and {shape.name} has layers that would carry their "
+            "state from one packed trajectory to the next",
+            "Set policy.sequence_packing=false",
+        )
+    device = torch.device("cuda" if _is_on_gpus(config) else "cpu")
+    notice = precision_notice(policy.precision, device)
+    if notice is not None:
+        findings.add("note", notice)
+    layout = layout_of(config, torch.cuda.device_count())
+    memory = _memory_of_each(config)
+    _look_at_memory(
+        config, findings, layout, shape, learner_memory(config, model, shape, layout), memory
+    )
+    if _is_on_gpus(config):
+        _look_at_speed(config, findings, layout, shape, memory)
+
+
+def _in_words(shape: Shape) -> str:
+    text = f"{shape.name}, {shape.parameters:,} parameters"
+    if shape.adapters:
+        text += f"; {shape.adapters:,} more are trained as adapters, these are frozen"
+    if shape.active < 0.9 * (shape.parameters - shape.vocabulary * shape.hidden):
+        text += f", {shape.active:,} of which take part in a token"
+    return text
+
+
+def _is_on_gpus(config: RunConfig) -> bool:
+    if isinstance(config.cluster, RayCluster):
+        return config.cluster.gpus_per_node > 0
+    return _device(config) == "cuda"
+
+
+def _device(config: RunConfig) -> str:
+    on_gpu = config.cluster.device is not Device.CPU and torch.cuda.is_available()
+    return "cuda" if on_gpu else "cpu"
+
+
+def _memory_of_each(config: RunConfig) -> float | None:
+    """Bytes that a rank may take: of a GPU, or its part of this machine; None if nobody knows."""
+    cluster = config.cluster
+    if _is_on_gpus(config):
+        if isinstance(cluster, RayCluster) and cluster.gpu_memory_gib is not None:
+            return cluster.gpu_memory_gib * GIB
+        if torch.cuda.is_available():
+            return float(torch.cuda.get_device_properties(0).total_memory)
+        return None
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    ranks = 1
+    if isinstance(cluster, RayCluster):
+        ranks = -(-cluster.num_learner_ranks // cluster.num_nodes)
+    return total / ranks
+
+
+def _look_at_memory(
+    config: RunConfig,
+    findings: Findings,
+    layout: Layout,
+    shape: Shape,
+    parts: Sequence[Part],
+    memory: float | None,
+) -> None:
+    place = "GPU" if _is_on_gpus(config) else "CPU"
+    needed = sum(part.bytes for part in parts)
+    each = f"each of {layout.ranks} ranks needs" if layout.ranks > 1 else "the learner needs"
+    detail = f"{each} {_gib(needed)} at the worst moment of a step"
+    if memory is not None:
+        detail += f", of {_gib(memory)} of its {place}"
+    detail += f" ({_listed(parts)})"
+    _compare(findings, "memory", detail, needed, memory, _smaller(config, parts))
+    if layout.engines and place == "GPU":
+        _look_at_engines(config, findings, layout, shape, memory)
+        if layout.colocated:
+            _look_at_sharing(findings, engine_of(config, layout), parts, memory)
+    _look_at_machines(config, findings, shape)
+
+
+def _compare(
+    findings: Findings,
+    name: str,
+    detail: str,
+    needed: float,
+    memory: float | None,
+    remedy: str,
+) -> None:
+    if memory is None:
+        where = "Set cluster.gpu_memory_gib to the memory of the GPUs that it is for"
+        findings.unverified(name, f"{detail}; there is no GPU here to compare with", where)
+    elif needed > memory:
+        findings.fail(name, f"{detail}: too much", remedy)
+    else:
+        findings.add(name, detail)
+
+
+def _look_at_engines(
+    config: RunConfig, findings: Findings, layout: Layout, shape: Shape, memory: float | None
+) -> None:
+    engine = engine_of(config, layout)
+    weights, caches, itself = engine_parts(shape, engine)
+    detail = (
+        f"each of {layout.engines * engine.gpus} GPUs of engines holds {_gib(weights.bytes)} of "
+        f"weights and may take {engine.share:.0%} of its memory"
+    )
+    if memory is None:
+        _compare(findings, "engine memory", detail, 0.0, None, "")
+        return
+    fit = sequences_that_fit(shape, engine, memory)
+    detail += (
+        f"; there is room for {fit} trajectories of {engine.longest} tokens at once on an engine, "
+        f"to which {engine.sequences} come"
+    )
+    if fit == 0:
+        findings.fail(
+            "engine memory",
+            detail,
+            "Raise generation.tensor_parallel_size or gpu_memory_utilization in "
+            "generation.vllm_kwargs, or shorten policy.max_total_sequence_length",
+        )
+        return
+    if fit < engine.sequences:
+        detail += "; the others wait while all are that long"
+    findings.add("engine memory", detail)
+
+
+def _look_at_sharing(
+    findings: Findings, engine: Engine, parts: Sequence[Part], memory: float | None
+) -> None:
+    """Whether a GPU holds the learner's state beside an engine that is awake."""
+    if memory is None:
+        return
+    kept = sum(part.bytes for part in parts if part.name in ("weights", "optimizer"))
+    needed = kept + engine.share * memory
+    detail = f"while an engine samples, its GPU holds {_gib(kept)} of the learner beside it"
+    if needed > memory:
+        remedy = "Lower gpu_memory_utilization in generation.vllm_kwargs, or give each its own GPU"
+        findings.fail("shared GPU", f"{detail}: too much", remedy)
+    else:
+        findings.add("shared GPU", detail)
+
+
+def _look_at_machines(config: RunConfig, findings: Findings, shape: Shape) -> None:
+    """What a machine of a cluster must hold beside its GPUs, and what no test has run."""
+    cluster = config.cluster
+    if not isinstance(cluster, RayCluster) or cluster.gpus_per_node == 0:
+        return
+    loading = FLOAT * shape.parameters * min(cluster.gpus_per_node, cluster.num_learner_ranks)
+    width = HALF if config.policy.precision is Precision.BFLOAT16 else FLOAT
+    refit = FLOAT + 2 * width * min(cluster.gpus_per_node, cluster.num_engines)
+    findings.add(
+        "machine memory",
+        f"a node full of ranks needs {_gib(loading)} while they load, one full of engines "
+        f"{_gib(refit * shape.parameters)} for refits",
+    )
+    if isinstance(config.generation, VLLMGeneration):
+        findings.unverified(
+            "cluster",
+            "rlrun's tests run Ray actors on CPUs; vLLM inside of them, GPUs and several machines "
+            "have not been run",
+            "Begin with scale=1node or a few steps",
+        )
+
+
+def _look_at_speed(
+    config: RunConfig, findings: Findings, layout: Layout, shape: Shape, memory: float | None
+) -> None:
+    """Split, time of a step, and the age that the longest answer needs."""
+    ranks, engines = layout.ranks, layout.engines * layout.gpus_per_engine
+    where = "which take turns" if layout.colocated else "apart"
+    nodes = config.cluster.num_nodes if isinstance(config.cluster, RayCluster) else 1
+    findings.add(
+        "split",
+        f"{layout.gpus} GPUs on {nodes} node{'s' * (nodes > 1)}: {ranks} train and "
+        f"{engines or ranks} sample, {where}",
+    )
+    if memory is None or not isinstance(config.generation, VLLMGeneration):
+        return
+    found = times(shape, step_of(config, layout, shape, memory))
+    findings.add("step time", _times_in_words(config, found))
+    _look_at_age(config, findings, found)
+
+
+def _times_in_words(config: RunConfig, found: Times) -> str:
+    grpo = config.grpo
+    batch = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
+    waits = found.concurrent if grpo.concurrent else found.sync
+    other = found.sync if grpo.concurrent else found.concurrent
+    kind = "synchronously" if grpo.concurrent else "asynchronously, with the same split"
+    return (
+        f"about {waits:.0f} s (H100 rates, answers a quarter of the longest on average): "
+        f"{found.generate:.0f} s to sample {batch} answers, {found.longest:.0f} s for the longest "
+        f"alone, {found.train:.0f} s to train; {kind} {other:.0f} s"
+    )
+
+
+def _look_at_age(config: RunConfig, findings: Findings, found: Times) -> None:
+    grpo = config.grpo
+    needed = found.age_needed
+    measure = "Measure it: rlrun simulate --from RUN_DIR after a first short run"
+    if not isinstance(grpo, AsyncGRPO):
+        gain = found.sync / found.concurrent
+        worth = "worth it" if gain > 1.2 else "hardly worth it"
+        findings.add(
+            "async",
+            f"grpo=async would be about {gain:.1f} times as fast: {worth}; it would need an age of "
+            f"{needed} for the longest answer",
+        )
+        return
+    age = grpo.max_trajectory_age_steps
+    detail = (
+        f"the longest answer takes about {needed} step{'s' * (needed != 1)}, "
+        f"max_trajectory_age_steps={age}"
+    )
+    if age >= needed:
+        findings.add("age", f"{detail}: nothing waits for it")
+    else:
+        what = f"{detail}: steps wait for answers longer than {age / needed:.0%} of the longest"
+        findings.unverified("age", what, f"Raise the age if such answers are common. {measure}")
+
+
+def _smaller(config: RunConfig, parts: Sequence[Part]) -> str:
+    """What would take memory from the largest part."""
+    largest = max(parts, key=lambda part: part.bytes).name
+    if largest == "activations" and not config.policy.activation_checkpointing:
+        return "Set policy.activation_checkpointing=true, or lower policy.train_micro_batch_tokens"
+    if largest in ("activations", "layer inputs", "one layer again"):
+        return (
+            "Lower policy.train_micro_batch_tokens, and policy.max_total_sequence_length if that "
+            "is already as low as it can be"
+        )
+    if largest == "logits":
+        return "Lower policy.logprob_chunk_tokens"
+    if isinstance(config.cluster, RayCluster):
+        return "Raise cluster.num_learner_ranks, or train adapters (policy.lora.enabled=true)"
+    return "Choose a smaller model, train adapters (policy.lora.enabled=true), or cluster=ray"
+
+
+def _listed(parts: Sequence[Part]) -> str:
+    return ", ".join(f"{part.name} {_gib(part.bytes)}" for part in parts)
+
+
+def _gib(amount: float) -> str:
+    return f"{amount / GIB:.2f} GiB" if amount < 100 * GIB else f"{amount / GIB:,.0f} GiB"

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPU tests are valid, stay out of make test, and say why they are skipped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from rlrun.config import load
+from tests.conftest import environment
+from tests.factories import ROOT
+from tests.gpu.runs import RUNS
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_configuration_of_a_run_is_valid(name: str) -> None:
+    load(list(RUNS[name]))
+
+
+def test_it_is_skipped_without_gpus_and_not_collected_otherwise() -> None:
+    """Both in one process: importing torch takes longest."""
+    program = (
+        "import sys, pytest, torch; torch.cuda.device_count = lambda: 0\n"
+        "print('ALONE'); first = pytest.main(['-rs', '-p', 'no:cacheprovider', 'tests/gpu'])\n"
+        "print('WITHIN'); pytest.main(['--collect-only', '-p', 'no:cacheprovider', '--ignore-glob',"
+        " 'tests/[a-fh-z]*', 'tests'])\n"
+        "sys.exit(first)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    alone, _, within = done.stdout.partition("WITHIN")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "5 skipped" in alone
+    assert "needs 2 GPUs, and torch sees 0: tests/gpu/README.md" in alone
+    assert "test_two_gpus" not in within
+
+
+def test_the_page_says_when_it_was_last_run() -> None:
+    assert "**Last run:" in (ROOT / "tests/gpu/README.md").read_text(encoding="utf-8")
