@@ -60,7 +60,8 @@ def layout_of(config: RunConfig, gpus_here: int) -> Layout:
     if not isinstance(generation, VLLMGeneration):
         return Layout(1, 0, 1, True)
     needed = generation.num_engines * tensor_parallel
-    return Layout(1, generation.num_engines, tensor_parallel, gpus_here <= needed)
+    shared = gpus_here <= needed if gpus_here else not config.grpo.concurrent
+    return Layout(1, generation.num_engines, tensor_parallel, shared)
 
 
 def learner_of(config: RunConfig, layout: Layout) -> Learner:

@@ -88,8 +88,10 @@ def _is_on_gpus(config: RunConfig) -> bool:
 
 
 def _device(config: RunConfig) -> str:
-    on_gpu = config.cluster.device is not Device.CPU and torch.cuda.is_available()
-    return "cuda" if on_gpu else "cpu"
+    wanted = config.cluster.device
+    if wanted is Device.AUTO:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return "cuda" if wanted is Device.CUDA else "cpu"
 
 
 def _memory_of_each(config: RunConfig) -> float | None:
@@ -140,7 +142,7 @@ def _compare(
     remedy: str,
 ) -> None:
     if memory is None:
-        where = "Set cluster.gpu_memory_gib to the memory of the GPUs that it is for"
+        where = "Check it where the GPUs are; with cluster=ray, cluster.gpu_memory_gib names them"
         findings.unverified(name, f"{detail}; there is no GPU here to compare with", where)
     elif needed > memory:
         findings.fail(name, f"{detail}: too much", remedy)

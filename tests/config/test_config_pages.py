@@ -14,7 +14,6 @@ import yaml
 
 from rlrun.config import as_overrides, conf_dir, diff, list_recipes, load, recipes_dir, schema_json
 from rlrun.config.keys import Leaf, all_keys
-from rlrun.config.recipes import recipe_files
 from rlrun.config.reference import configuration_page, documented_sections
 from rlrun.config.show import diff_text, origin_text, recipes_text
 from rlrun.errors import ConfigError
@@ -83,7 +82,7 @@ def test_the_schema_is_json_and_describes_every_key() -> None:
             assert f'"description": {json.dumps(doc.comment)}' in json.dumps(schema), key
 
 
-@pytest.mark.parametrize("path", sorted(recipe_files(recipes_dir())), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", [info.path for info in list_recipes()], ids=lambda path: path.stem)
 def test_recipes_and_resolved_runs_have_the_schema(path: Path) -> None:
     schema = schema_json()
     recipe = yaml.safe_load(path.read_text(encoding="utf-8").replace("3e-4", "3.0e-4"))

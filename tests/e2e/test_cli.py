@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from rlrun.cli import command_names
-from rlrun.config.recipes import recipe_files
+from rlrun.config import list_recipes
 from rlrun.records import read_trained, read_validation
 from tests.conftest import environment, rlrun
 from tests.e2e.forked import forked
-from tests.factories import ROOT
 
 COMMANDS = command_names()
 BAD = ("+recipe=quickstart", "grpo.num_prompts=3", "++loss.clipp=2", "policy.max_grad_norm=abc")
@@ -194,7 +193,7 @@ def test_diff_shows_what_differs_and_nothing_else() -> None:
 
 def test_recipes_lists_every_recipe_and_shows_one() -> None:
     listed = forked("recipes").out.splitlines()
-    recipes = sorted(path.stem for path in recipe_files(ROOT / "recipes"))
+    recipes = [info.name for info in list_recipes()]
     assert [line.split()[0] for line in listed] == ["recipe", *recipes]
     shown = forked("recipes", "quickstart").out
     assert "grpo:" in shown and "num_prompts_per_step: 16" in shown
