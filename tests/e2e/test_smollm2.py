@@ -57,6 +57,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "grpo.max_val_samples=2",
         "grpo.val_num_generations_per_prompt=1",
         "policy.train_micro_batch_tokens=256",
+        "policy.precision=float32",  # so that records can be checked to three digits
         f"run_dir={path}",
         timeout=500,
     )
