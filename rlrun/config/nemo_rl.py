@@ -96,8 +96,6 @@ _GRPO: dict[str, Target] = {
     "calculate_advantages_on_gpu": Absent(
         "Nothing to set: advantages are a few numbers, computed in float64"
     ),
-    "invalid_tool_call_advantage": _GYM,
-    "malformed_thinking_advantage": _GYM,
     "deduplicate_multimodal_data": _MODEL_ONLY,
     "debug_payload_metrics": _ALWAYS,
     "async_grpo.enabled": Chosen("grpo", "async"),
@@ -304,8 +302,6 @@ _TOP: dict[str, Target] = {
     "checkpointing.save_consolidated": Absent("Nothing to set: rlrun export writes one folder"),
     "checkpointing.save_optimizer": Absent("Nothing to set: the optimizer is always saved"),
     "checkpointing.pretrained_checkpoint": Renamed("policy.model"),
-    "cluster.gpus_per_node": Renamed("cluster.gpus_per_node", variant="cluster/ray"),
-    "cluster.num_nodes": Renamed("cluster.num_nodes", variant="cluster/ray"),
     "cluster.master_port_range_low": _ONE_DEVICE,
     "cluster.master_port_range_high": _ONE_DEVICE,
     "cluster.segment_size": _ONE_DEVICE,
