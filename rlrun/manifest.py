@@ -78,7 +78,7 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest(content["step"], content["metrics"], files)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise Damaged(f"{NAME} is missing") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{NAME} is damaged ({error})") from error
 
 

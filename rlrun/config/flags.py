@@ -90,13 +90,20 @@ def _parse(parser: OverridesParser, text: str, report: Report) -> Override | Non
         return None
     try:
         override = parser.parse_override(text)
+    except RecursionError:
+        report.add(text, "is nested too deeply", "Write it flatter", _key_of(text))
+        return None
+    except ValueError as error:
+        what = f"cannot be read: {str(error).partition(';')[0]}"
+        report.add(text, what, "Write another value", _key_of(text))
+        return None
     except HydraException as error:
         key, _, value = text.partition("=")
         what = f"cannot be read: {str(error).splitlines()[0].strip()}"
         remedy = f"Put the value in quotes: '{key}={_quoted(value)}'"
         if "[" in key:
             what, remedy = "an item of a list cannot be set alone", "Give the list: KEY=[A,B]"
-        report.add(text, what, remedy, key.lstrip("+"))
+        report.add(text, what, remedy, _key_of(text))
         return None
     if override.is_delete():
         report.add(text, "a key cannot be deleted", "Set it to null, or leave it out")
@@ -114,6 +121,10 @@ def _parse(parser: OverridesParser, text: str, report: Report) -> Override | Non
     else:
         return override
     return None
+
+
+def _key_of(text: str) -> str:
+    return text.partition("=")[0].lstrip("+")
 
 
 def _quoted(value: str) -> str:

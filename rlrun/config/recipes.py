@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.paths import recipes_dir
+from rlrun.config.paths import expand, is_file, recipes_dir
 from rlrun.config.suggest import nearest
 from rlrun.config.variants import RECIPES
 from rlrun.config.yaml_file import read_yaml
@@ -63,12 +63,12 @@ def no_recipe(where: str, name: str, config_dir: Path | None) -> Problem:
 def find_recipe(name: str, folders: list[Path]) -> Path | None:
     """The file of a recipe given by name, or by a path that ends in .yaml or .yml."""
     if name.endswith((".yaml", ".yml")):
-        path = Path(name).expanduser()
-        return path if path.is_file() else None
+        path = expand(name)
+        return path if is_file(path) else None
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
     files = [folder / f"{name}.yaml" for folder in folders]
-    return next((file for file in files if file.is_file()), None)
+    return next((file for file in files if is_file(file)), None)
 
 
 def recipe_name(path: Path) -> str:
