@@ -16,6 +16,9 @@ from rlrun.config.report import Report
 from rlrun.config.suggest import nearest
 
 _RECIPE = re.compile(r"\+{0,2}recipe=(?P<name>.*)", re.DOTALL)
+MAX_ITEMS = 2000
+"""Items of a list or mapping in a flag: the time to parse them grows with the square."""
+
 _KEY_VALUE = "Write KEY=VALUE or GROUP=CHOICE"
 
 
@@ -87,6 +90,10 @@ def _recipe(text: str, name: str, flags: Flags, report: Report) -> None:
 def _parse(parser: OverridesParser, text: str, report: Report) -> Override | None:
     if "=" not in text and not text.startswith("~"):
         report.add(text, "has no =", _KEY_VALUE)
+        return None
+    if text.partition("=")[2][:1] in ("[", "{") and text.count(",") > MAX_ITEMS:
+        what = f"has more than {MAX_ITEMS} items"
+        report.add(text, what, "Write them in a recipe, a file", _key_of(text))
         return None
     try:
         override = parser.parse_override(text)
