@@ -3,9 +3,10 @@
 
 Each child runs ``rlrun.env.answers.worker`` under a memory limit and a limit of CPU time per job,
 both enforced by the kernel, and confined as in ``rlrun.env.confine``: it writes no file, starts no
-program, reaches no network and sees none of the variables that may hold keys. It gets JSON lines through pipes; nothing is pickled and the calling
-process is never forked in Python. A child that dies costs the one job it had, and is replaced.
-Children end by themselves when the process that started them is gone.
+program, reaches no network and sees none of the variables that may hold keys. It gets JSON lines
+through pipes; nothing is pickled and the calling process is never forked in Python. A child that
+dies costs the one job it had, and is replaced. Children end by themselves when the process that
+started them is gone.
 """
 
 from __future__ import annotations
