@@ -51,11 +51,11 @@ def model(**files: bytes | str) -> Case:
 
 
 def answer(text: str) -> Case:
-    return data('{"problem": "p", "answer": %s}\n' % text)
+    return data(f'{{"problem": "p", "answer": {text}}}\n')
 
 
 def messages(text: str) -> Case:
-    return data('{"messages": %s, "answer": "1"}\n' % text)
+    return data(f'{{"messages": {text}, "answer": "1"}}\n')
 
 
 COMMAND_LINES = {
