@@ -53,8 +53,12 @@ SLOW_FIRST = ("e2e", "cluster", "env", "refit", "generation", "serve")
 """Folders whose files take long: if they came last, one worker would wait for the other."""
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file stays on one worker, and so does everything that uses the one vLLM engine."""
+    """A file stays on one worker, and so does everything that uses the one vLLM engine.
+
+    First, as xdist itself reads the marks in this hook.
+    """
     tests = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
