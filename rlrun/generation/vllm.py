@@ -152,17 +152,20 @@ class VLLMGeneration(Generation):
         )
 
     def _transfer(self, kind: RefitKind, inputs: GeneratorInputs) -> Transfer:
+        from rlrun.refit.hub_names import with_hub_names
+
+        weights = with_hub_names(inputs.model, inputs.weights)
         if kind is RefitKind.SHARED_MEMORY:
             from rlrun.refit.cpu import SharedMemoryTransfer
 
-            return SharedMemoryTransfer(inputs.weights)
+            return SharedMemoryTransfer(weights)
         if kind is RefitKind.IPC:
             from rlrun.refit.ipc import IpcTransfer
 
-            return IpcTransfer(inputs.weights)
+            return IpcTransfer(weights)
         from rlrun.refit.nccl import NcclTransfer
 
-        return NcclTransfer(inputs.weights, self.tensor_parallel_size)
+        return NcclTransfer(weights, self.tensor_parallel_size)
 
     def _variables(self, inputs: GeneratorInputs) -> dict[str, str]:
         """Environment of the engines' processes."""
