@@ -9,11 +9,12 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rlrun import __version__
 from rlrun.atomic import fsync_dir, write_file
+from rlrun.json_line import is_integer, is_number, is_text
 
 NAME = "manifest.json"
 FORMAT = 1
@@ -74,11 +75,10 @@ def read_manifest(folder: Path) -> Manifest:
             raise Damaged(f"{NAME} was altered")
         if content["format"] != FORMAT:
             raise Damaged(f"{NAME} has format {content['format']}, this version reads {FORMAT}")
-        files = {name: (entry["size"], entry["sha256"]) for name, entry in content["files"].items()}
-        return Manifest(content["step"], content["metrics"], files)
+        return _checked(content)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise Damaged(f"{NAME} is missing") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{NAME} is damaged ({error})") from error
 
 
@@ -100,6 +100,24 @@ def verify(folder: Path) -> Manifest:
             if hashlib.file_digest(file, "sha256").hexdigest() != digest:
                 raise Damaged(f"{name} was altered (its SHA-256 differs)")
     return manifest
+
+
+def _checked(content: Mapping[str, Any]) -> Manifest:
+    files: dict[str, tuple[int, str]] = {}
+    for name, entry in content["files"].items():
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\0" in name:
+            raise Damaged(f"{NAME} names {name!r}, which is outside of the checkpoint")
+        size, digest = entry["size"], entry["sha256"]
+        if not is_integer(size) or size < 0 or not is_text(digest):
+            raise Damaged(f"{NAME} does not say size and SHA-256 of {name}")
+        files[name] = size, digest
+    step, metrics = content["step"], content["metrics"]
+    if not is_integer(step) or not isinstance(metrics, dict):
+        raise Damaged(f"{NAME} does not say step and metrics")
+    if not all(map(is_number, metrics.values())):
+        raise Damaged(f"{NAME} has a metric that is no number")
+    return Manifest(step, metrics, files)
 
 
 def _seal(path: Path) -> tuple[int, str]:

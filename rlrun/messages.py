@@ -37,7 +37,7 @@ def _normalize_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
         return call
     try:
         arguments = json.loads(function["arguments"])
-    except ValueError:
+    except (ValueError, RecursionError):
         return call
     return {**call, "function": {**function, "arguments": arguments}}
 

@@ -16,6 +16,7 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlrun.config.paths import expand, is_dir, is_file
 from rlrun.config.schema import Policy
 from rlrun.errors import DataError, NotHere
 
@@ -164,12 +165,13 @@ def eos_token_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[i
     for file in ("generation_config.json", "config.json"):
         path = folder / file
         named = _read_json(path).get("eos_token_id") if path.is_file() else None
-        if isinstance(named, int):
-            found.append(named)
-        elif isinstance(named, list):
-            found.extend(named)
-        if named is not None:
-            break
+        if named is None:
+            continue
+        ids = named if isinstance(named, list) else [named]
+        if not all(type(token) is int and token >= 0 for token in ids):
+            raise DataError(str(path), f"eos_token_id={named!r} is no token id", "Correct it")
+        found.extend(ids)
+        break
     if not found:
         raise DataError(
             "policy.model",
@@ -191,12 +193,12 @@ def _resolve(name: str, key: str, *, weights: bool) -> Path:
     if name.startswith("rlrun:"):
         known = ", ".join(EMBEDDED)
         raise DataError(key, f"there is no embedded model {name}", f"The embedded ones: {known}")
-    folder = Path(name).expanduser()
-    if name and folder.is_dir():
+    folder = expand(name)
+    if name and is_dir(folder):
         return folder
     if name in MADE_BY:
         raise NotHere(key, f"there is no folder {folder.absolute()}", MADE_BY[name])
-    if folder.exists() or not HUB_NAME.fullmatch(name):
+    if is_file(folder) or not HUB_NAME.fullmatch(name):
         raise DataError(
             key,
             f"{name} is neither a folder nor a model's name",
@@ -257,7 +259,10 @@ def _has_weights(folder: Path) -> bool:
     """Whether all safetensors files are there, those that an index lists included."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        shards = set(_read_json(index).get("weight_map", {}).values())
+        weight_map = _read_json(index).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(map(_is_name, weight_map.values())):
+            raise DataError(str(index), "weight_map is not a mapping to file names", "Restore it")
+        shards = set(weight_map.values())
         return bool(shards) and all((folder / shard).is_file() for shard in shards)
     return any(folder.glob("*.safetensors")) or shards_of(folder) is not None
 
@@ -270,6 +275,11 @@ def shards_of(folder: Path) -> Path | None:
     return beside
 
 
+def _is_name(value: object) -> bool:
+    """Whether it names a file of the folder itself, rather than of another one."""
+    return isinstance(value, str) and value not in ("", ".", "..") and Path(value).name == value
+
+
 def _has_vocabulary(folder: Path) -> bool:
     return any(path for pattern in VOCABULARIES for path in folder.glob(pattern))
 
@@ -279,8 +289,8 @@ def _read_template(template: str) -> str:
     if "{{" in template or "{%" in template:
         return template
     try:
-        return Path(template).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return expand(template).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         raise DataError(
             "policy.chat_template",
             f"{template!r} is neither a template's text nor a readable file: {_first_line(error)}",
@@ -291,7 +301,7 @@ def _read_template(template: str) -> str:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(str(path), f"cannot be read: {_first_line(error)}", "Restore it") from error
     if not isinstance(content, dict):
         raise DataError(str(path), "does not hold a JSON object", "Restore it")

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from rlrun.checkpoint import Loaded as LoadedCheckpoint
 from rlrun.checkpoint import load_checkpoint
 from rlrun.config import load
+from rlrun.config.paths import expand, is_dir, is_file
 from rlrun.config.schema import RunConfig
 from rlrun.errors import ConfigError, DataError, Problem
 from rlrun.learner.lora import Adapter
@@ -76,13 +77,13 @@ def find_policy(
         DataError: There is no such run or model.
         StorageError: The run has no (such) checkpoint, or it is damaged.
     """
-    folder = Path(name).expanduser()
-    if (folder / "config.yaml").is_file():
+    folder = expand(name)
+    if is_file(folder / "config.yaml"):
         return policy_of_run(name, overrides, config_dir, step)
     if step is not None:
         what = f"--step {step} is given, but {name} is no run directory"
         raise ConfigError([Problem("--step", what, "Leave it out, or give a run directory")])
-    if folder.is_dir() and not (folder / "config.json").is_file():
+    if is_dir(folder) and not is_file(folder / "config.json"):
         remedy = "Give a run directory, a model's folder, rlrun:tiny, or OWNER/NAME on the hub"
         if (folder / "manifest.json").is_file():
             remedy = "Give the run directory, and the checkpoint as --step"
@@ -107,7 +108,7 @@ def policy_of_run(
         StorageError: There is no run, it has no (such) checkpoint, or it is damaged.
     """
     _refuse(overrides, WEIGHTS_OF_RUN, "the weights are those of the run")
-    run_dir = RunDir.read(Path(name).expanduser())
+    run_dir = RunDir.read(expand(name))
     config = load([f"+recipe={run_dir.config}", *overrides], config_dir).config
     checkpoint = load_checkpoint(run_dir.checkpoints, step)
     if not config.policy.lora.enabled:

@@ -167,7 +167,7 @@ def _episode(
     line: bytes, where: str, number: int, env: Env, answers: Mapping[str, str]
 ) -> tuple[object, Episode]:
     fields = _fields(line, where)
-    if "gold" not in fields and "answer" not in fields and fields.get("prompt_id") in answers:
+    if "gold" not in fields and "answer" not in fields and _prompt_id(fields) in answers:
         fields["gold"] = answers[fields["prompt_id"]]
     stored = fields.get("response")
     # A rollout of NeMo Gym; its verifier is given the whole of it.
@@ -196,6 +196,11 @@ def _episode(
         stop_reason=StopReason.STOP,
     )
     return _identity(fields, number), episode
+
+
+def _prompt_id(fields: Mapping[str, Any]) -> str:
+    value = fields.get("prompt_id")
+    return value if isinstance(value, str) else ""
 
 
 def _identity(fields: dict[str, Any], number: int) -> object:

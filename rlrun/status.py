@@ -66,5 +66,5 @@ def read_status(path: Path) -> Status | None:
         return None
     except OSError as error:
         raise storage_error(path, "read", error) from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StorageError(str(path), f"is not a status: {error}") from error

@@ -120,7 +120,7 @@ def load_json(path: Path) -> Any:
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StorageError(str(path), f"is no JSON: {error}") from error
     except OSError as error:
         raise storage_error(path, "read", error) from error

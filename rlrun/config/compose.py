@@ -16,7 +16,7 @@ from pathlib import Path
 from rlrun.config.flags import Choice, Flags, parse_flags, unknown_choice
 from rlrun.config.order import RUN, Layer, Uncombinable, announce, as_hydra, layers_of_run
 from rlrun.config.origin import Assignment, OriginKind
-from rlrun.config.paths import conf_dir, display
+from rlrun.config.paths import conf_dir, display, expand, is_dir
 from rlrun.config.recipes import find_recipe, no_recipe, recipe_folders, recipe_name
 from rlrun.config.report import Report
 from rlrun.config.suggest import nearest
@@ -94,7 +94,7 @@ class _Composer:
         if config_dir is None:
             return None
         flag = f"--config-dir {config_dir}"
-        if not config_dir.is_dir():
+        if not is_dir(config_dir):
             self._report.add(flag, "is not a folder", "Give a folder with recipes or groups")
             self._result.complete = False
             return None
@@ -178,7 +178,7 @@ class _Composer:
         folder = file.path.resolve().parent
         name = item.choice or ""
         if name.endswith((".yaml", ".yml")):
-            name = str(folder / Path(name).expanduser())
+            name = str(folder / expand(name))
         path = self._find(
             Choice("recipe", name, where), [folder, *recipe_folders(self._config_dir)]
         )

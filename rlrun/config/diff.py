@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.config.load import Loaded, load
+from rlrun.config.paths import expand, is_file
 from rlrun.config.recipes import find_recipe, no_recipe, recipe_folders
 from rlrun.config.values import is_interpolated, shown
-from rlrun.errors import ConfigError
+from rlrun.errors import ConfigError, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,16 @@ def as_overrides(text: str, config_dir: Path | None = None) -> list[str]:
     Raises:
         ConfigError: It is a single name, and no recipe has it.
     """
-    folder = Path(text).expanduser()
-    if (folder / "config.yaml").is_file():
+    folder = expand(text)
+    if is_file(folder / "config.yaml"):
         return [f"+recipe={folder / 'config.yaml'}"]
     if find_recipe(text, recipe_folders(config_dir)) is not None:
         return [f"+recipe={text}"]
-    words = shlex.split(text)
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        what = f"cannot be split into overrides: {error}"
+        raise ConfigError([Problem(text, what, "Close the quotes")]) from error
     if len(words) == 1 and "=" not in words[0]:
         raise ConfigError([no_recipe(words[0], words[0], config_dir)])
     return words

@@ -16,6 +16,9 @@ from rlrun.config.report import Report
 from rlrun.config.suggest import nearest
 
 _RECIPE = re.compile(r"\+{0,2}recipe=(?P<name>.*)", re.DOTALL)
+MAX_ITEMS = 2000
+"""Items of a list or mapping in a flag: the time to parse them grows with the square."""
+
 _KEY_VALUE = "Write KEY=VALUE or GROUP=CHOICE"
 
 
@@ -88,15 +91,26 @@ def _parse(parser: OverridesParser, text: str, report: Report) -> Override | Non
     if "=" not in text and not text.startswith("~"):
         report.add(text, "has no =", _KEY_VALUE)
         return None
+    if text.partition("=")[2][:1] in ("[", "{") and text.count(",") > MAX_ITEMS:
+        what = f"has more than {MAX_ITEMS} items"
+        report.add(text, what, "Write them in a recipe, a file", _key_of(text))
+        return None
     try:
         override = parser.parse_override(text)
+    except RecursionError:
+        report.add(text, "is nested too deeply", "Write it flatter", _key_of(text))
+        return None
+    except ValueError as error:
+        what = f"cannot be read: {str(error).partition(';')[0]}"
+        report.add(text, what, "Write another value", _key_of(text))
+        return None
     except HydraException as error:
         key, _, value = text.partition("=")
         what = f"cannot be read: {str(error).splitlines()[0].strip()}"
         remedy = f"Put the value in quotes: '{key}={_quoted(value)}'"
         if "[" in key:
             what, remedy = "an item of a list cannot be set alone", "Give the list: KEY=[A,B]"
-        report.add(text, what, remedy, key.lstrip("+"))
+        report.add(text, what, remedy, _key_of(text))
         return None
     if override.is_delete():
         report.add(text, "a key cannot be deleted", "Set it to null, or leave it out")
@@ -114,6 +128,10 @@ def _parse(parser: OverridesParser, text: str, report: Report) -> Override | Non
     else:
         return override
     return None
+
+
+def _key_of(text: str) -> str:
+    return text.partition("=")[0].lstrip("+")
 
 
 def _quoted(value: str) -> str:

@@ -94,6 +94,8 @@ def _grammar_fault(value: object) -> WrongValue | None:
         return WrongValue(
             f"has a malformed ${{...}}: {text}", "Write \\${ if no interpolation is meant"
         )
+    except RecursionError:
+        return WrongValue("has a ${...} that is nested too deeply", "Write the value out")
     return None
 
 

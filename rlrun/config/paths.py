@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where conf/ and recipes/ are: inside an installed package, or beside it in a checkout."""
+"""Where conf/ and recipes/ are, and paths as users give them: any text, possible or not."""
 
 from __future__ import annotations
 
@@ -21,6 +21,30 @@ def recipes_dir() -> Path:
 def _shipped(name: str) -> Path:
     inside = _PACKAGE / name
     return inside if inside.is_dir() else _PACKAGE.parent / name
+
+
+def expand(text: str) -> Path:
+    """A path as given, with ~ replaced where there is such a user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; no file has a name that the system cannot look up."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def is_dir(path: Path) -> bool:
+    """Whether there is such a folder; no folder has a name that the system cannot look up."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def display(path: Path) -> str:

@@ -79,7 +79,7 @@ def _absolute(value: object) -> object:
     name = f":{attribute}" if colon else ""
     try:
         return f"{Path(path).absolute()}{name}" if path and Path(path).exists() else value
-    except OSError:
+    except (OSError, ValueError):
         # A text too long for a name, such as a chat template given literally.
         return value
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.paths import conf_dir, recipes_dir
+from rlrun.config.paths import conf_dir, expand, is_file, recipes_dir
 from rlrun.config.suggest import nearest
 from rlrun.config.variants import RECIPES
 from rlrun.config.yaml_file import read_yaml
@@ -83,12 +83,12 @@ def find_recipe(name: str, folders: list[Path]) -> Path | None:
     if f"{name}.yaml".endswith(NIGHTLY) or name.endswith(NIGHTLY):
         return None
     if name.endswith((".yaml", ".yml")):
-        path = Path(name).expanduser()
-        return path if path.is_file() else None
+        path = expand(name)
+        return path if is_file(path) else None
     if Path(name).is_absolute() or ".." in Path(name).parts:
         return None
     files = [folder / f"{name}.yaml" for folder in folders]
-    return next((file for file in files if file.is_file() and not is_overlay(file)), None)
+    return next((file for file in files if is_file(file) and not is_overlay(file)), None)
 
 
 def recipe_name(path: Path) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.config.duration import parse_duration
-from rlrun.config.paths import conf_dir
+from rlrun.config.paths import conf_dir, is_file
 from rlrun.config.suggest import nearest
 from rlrun.metrics import why_never_logged
 
@@ -233,7 +233,7 @@ def _agents_find_the_policy(retries: int, exposed: bool) -> str | None:
 
 
 def _model_is_no_choice(model: str) -> str | None:
-    if (conf_dir() / "policy" / "model" / f"{model}.yaml").is_file() and "/" not in model:
+    if "/" not in model and is_file(conf_dir() / "policy" / "model" / f"{model}.yaml"):
         return f"policy.model={model} is the name of a choice, not of a model"
     return None
 

@@ -22,6 +22,7 @@ from rlrun.config.values import (
     describe,
     is_interpolated,
     item_type,
+    range_text,
     shown,
 )
 from rlrun.config.yaml_file import read_yaml
@@ -197,6 +198,18 @@ class _Settler:
                 remedy = "Write its default, or ??? if it must be given"
                 self._report.add(where, f"there is no value for {key}", remedy, key)
 
+    def _converted(self, value: object, leaf: Leaf, reference: object) -> object:
+        """The value in its type; ``reference`` is the ${...} that gave it, if one did."""
+        if reference is None:
+            return convert(value, leaf)
+        try:
+            return convert(value, leaf, from_text=True)
+        except WrongValue as error:
+            # What a variable of the environment holds may be a secret and is never repeated.
+            legal = " ".join(filter(None, (describe(leaf.type), range_text(leaf.bounds))))
+            what = f"must be {legal}, which {shown(reference)} is not"
+            raise WrongValue(what, "Change the variable or key that it refers to") from error
+
     def _finish(
         self,
         path: tuple[str, ...],
@@ -213,7 +226,7 @@ class _Settler:
             if interpolated:
                 value = resolver.resolve(path)
             if not (item.is_mapping and value == {}):
-                value = convert(value, item, from_text=interpolated)
+                value = self._converted(value, item, origin.value if interpolated else None)
         except WrongValue as error:
             self._wrong(origin.where, key, error)
             return

@@ -88,6 +88,7 @@ def convert(value: object, leaf: Leaf, *, from_text: bool = False) -> object:
         )
     converted = _convert(value, leaf.type, describe(leaf.type), leaf.optional)
     _check_range(converted, leaf.bounds)
+    _check_texts(converted)
     return converted
 
 
@@ -197,6 +198,23 @@ def _remedy(value: object, kind: Any, wanted: str, optional: bool) -> str:
     if get_origin(kind) is list and not isinstance(value, list | dict):
         return f"Write it in brackets: [{shown(value)}]"
     return f"Write {wanted}" + (" or null" if optional else "")
+
+
+def _check_texts(value: object) -> None:
+    """Texts end up in file names, logs and config.yaml, which cannot hold every character."""
+    if isinstance(value, list):
+        for item in value:
+            _check_texts(item)
+    if isinstance(value, dict):
+        for name, item in value.items():
+            _check_texts(name)
+            _check_texts(item)
+    if type(value) is not str:
+        return
+    found = next((c for c in value if c == "\0" or "\ud800" <= c <= "\udfff"), None)
+    if found is not None:
+        what = f"holds the character U+{ord(found):04X}, which is no text"
+        raise WrongValue(what, "Leave it out, and write the text in UTF-8")
 
 
 def _check_range(value: object, bounds: Mapping[str, float]) -> None:

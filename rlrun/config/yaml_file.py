@@ -203,7 +203,12 @@ class _Reader:
 
     def _items(self, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
         """The keys of a mapping with merge keys (``<<``) expanded; a key's own value wins."""
-        self._loader.flatten_mapping(node)
+        try:
+            self._loader.flatten_mapping(node)
+        except yaml.YAMLError as error:
+            self._file.mistakes.append(_syntax_mistake(self._file, error))
+            self._file.complete = False
+            return
         last = {key.value: (key, value) for key, value in node.value if _is_name(key)}
         for name, (key, value) in last.items():
             yield name, key, value
@@ -241,9 +246,8 @@ class _Reader:
             line = item.start_mark.line + 1
             if isinstance(item, yaml.ScalarNode):
                 yield DefaultsItem(None, item.value, False, line)
-            elif isinstance(item, yaml.MappingNode) and len(item.value) == 1:
-                key, value = item.value[0]
-                words = key.value.split()
+            elif isinstance(item, yaml.MappingNode) and (words := _group_words(item)):
+                value = item.value[0][1]
                 choice = self._loader.construct_object(value, deep=True)
                 if choice is not None and not isinstance(choice, str):
                     what = f"the choice {choice!r} for {words[-1]} is not a name"
@@ -254,6 +258,7 @@ class _Reader:
                 self._mistake(
                     item, "an item of defaults is not understood", "Write - override /GROUP: CHOICE"
                 )
+                self._file.complete = False
 
     def _comment_above(self, line: int) -> str:
         """The comment lines directly above a (zero-based) line, joined."""
@@ -265,6 +270,14 @@ class _Reader:
     def _mistake(self, node: yaml.Node, what: str, remedy: str) -> None:
         where = self._file.where(node.start_mark.line + 1)
         self._file.mistakes.append(Mistake(where, what, remedy))
+
+
+def _group_words(item: yaml.MappingNode) -> list[str]:
+    """The words before the colon of an item of defaults; none if it is not one name."""
+    if len(item.value) != 1 or not isinstance(item.value[0][0], yaml.ScalarNode):
+        return []
+    words: list[str] = item.value[0][0].value.split()
+    return words
 
 
 def _is_name(key: yaml.Node) -> bool:

@@ -68,6 +68,9 @@ def _message(item: object, name: str) -> Message:
     message = {key: value for key, value in item.items() if value is not None}
     if "tool_calls" in message and role != "assistant":
         raise BadRow("bad messages", f"{name} has tool_calls, and role {role!r}")
+    calls = message.get("tool_calls", [])
+    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
+        raise BadRow("bad messages", f"{name} has tool_calls {shown(calls)}, not a list of objects")
     message["content"] = _content(item.get("content"), bool(message.get("tool_calls")), name)
     return message
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
+from rlrun.config.paths import expand
 from rlrun.config.schema import DataSource, SourceKind
 from rlrun.data.generators import generator_records
 from rlrun.data.hub import hub_store
@@ -51,7 +52,14 @@ def open_store(source: DataSource, base_dir: Path) -> RecordStore:
 
 
 def _file_store(name: str, base_dir: Path) -> RecordStore:
-    path = base_dir / Path(name).expanduser()
+    path = base_dir / expand(name)
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # Said below, with what there is instead.
+    except (OSError, ValueError) as error:
+        what = f"cannot be looked up: {error.strerror if isinstance(error, OSError) else error}"
+        raise DataError(name, what, "Check the path") from error
     if path.is_dir():
         paths = _folder_files(path)
     elif path.is_file():

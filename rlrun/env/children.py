@@ -2,9 +2,11 @@
 """Killable child processes for work on untrusted input, usable from any thread.
 
 Each child runs ``rlrun.env.answers.worker`` under a memory limit and a limit of CPU time per job,
-both enforced by the kernel. It gets JSON lines through pipes; nothing is pickled and the calling
-process is never forked in Python. A child that dies costs the one job it had, and is replaced.
-Children end by themselves when the process that started them is gone.
+both enforced by the kernel, and confined as in ``rlrun.env.confine``: it writes no file, starts no
+program, reaches no network and sees none of the variables that may hold keys. It gets JSON lines
+through pipes; nothing is pickled and the calling process is never forked in Python. A child that
+dies costs the one job it had, and is replaced. Children end by themselves when the process that
+started them is gone.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import rlrun
+from rlrun.env.confine import passed_environment
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +75,7 @@ class _Child:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 process_group=0,
-                env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"},
+                env=passed_environment(PYTHONPATH=path, PYTHONHASHSEED="0"),
             )
         except OSError as problem:
             raise ChildrenDown(f"a verifier child cannot be started: {problem}") from problem

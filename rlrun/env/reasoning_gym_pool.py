@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rlrun.env.confine import passed_environment
 from rlrun.errors import EnvironmentDown
 
 START_TIMEOUT_S = 120.0
@@ -117,11 +118,9 @@ class _Worker:
             EnvironmentDown: It does not start.
         """
         command = (sys.executable, "-m", "rlrun.env.reasoning_gym_worker", str(max_memory_mb))
-        environment = {
-            **os.environ,
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        }
+        environment = passed_environment(
+            OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(filter(None, sys.path))
+        )
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

@@ -20,6 +20,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
+from rlrun.env.confine import confine
+
 _ARITHMETIC = re.compile(r"(0[xX][0-9a-fA-F]++|[0-9]|[-+*/%&|^~<>()., \n])*+")
 # Integral is not among them: an integral left standing is no answer to an integration.
 _FUNCTIONS = """
@@ -134,16 +136,15 @@ def _refuse_exec(*_: Any) -> None:
 
 def limit_process(max_memory_mb: int) -> None:
     """No files, no children, no core dumps, and bounded memory from here on."""
-    limits = {resource.RLIMIT_FSIZE: 0, resource.RLIMIT_NPROC: 0, resource.RLIMIT_CORE: 0}
     if sys.platform == "linux":
         # Elsewhere the system neither says how much is mapped nor enforces the limit.
         with open("/proc/self/statm", encoding="ascii") as statm:
             present = int(statm.read().split()[0]) * resource.getpagesize()
-        limits[resource.RLIMIT_AS] = present + max_memory_mb * 2**20
-    for kind, limit in limits.items():
-        _, hard = resource.getrlimit(kind)
+        limit = present + max_memory_mb * 2**20
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
         bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
-        resource.setrlimit(kind, (bound, bound))
+        resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+    confine()
 
 
 def _reply(verdict: str, score: float = 0.0, message: str = "") -> dict[str, Any]:

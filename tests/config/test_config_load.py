@@ -220,7 +220,9 @@ def test_hydra_composes_the_same_values(tmp_path: Path, monkeypatch: pytest.Monk
         search = f"hydra.searchpath=['file://{tmp_path}']"
         composed = compose("run", [search, "+recipe=quickstart", "+scale=smoke", *flags])
     for key, value in loaded.values.items():
-        assert OmegaConf.select(composed, key) == plain(value), key
+        found = OmegaConf.select(composed, key)
+        # A mapping is emptied by null, in Hydra's files as in ours.
+        assert ({} if value == {} and found is None else found) == plain(value), key
 
 
 def test_rebuilding_from_origins_gives_the_composed_values() -> None:

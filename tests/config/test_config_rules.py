@@ -124,6 +124,18 @@ BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
             "agents could not ask the policy",
         ),
     ],
+    "calls_are_parsed": [
+        (("grpo.invalid_tool_call_advantage=-1",), "nothing parses calls"),
+        (
+            (
+                "grpo.invalid_tool_call_advantage=-1",
+                "env=gym",
+                "env.agents={a: 'http://h'}",
+                "generation.expose_http_server=true",
+            ),
+            "nothing parses calls",
+        ),
+    ],
     "model_is_no_choice": [(("policy.model=tiny",), "name of a choice")],
     "stale_is_corrected": [
         (("grpo=async", "correction.enabled=false"), "as if they were fresh"),

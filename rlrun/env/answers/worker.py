@@ -22,6 +22,7 @@ from typing import BinaryIO
 from rlrun.env.answers.algebra import GoldUnreadable
 from rlrun.env.answers.compare import same_text
 from rlrun.env.answers.numeric import NumericDecider
+from rlrun.env.confine import confine
 
 _PARENT_CHECK_MS = 5_000
 
@@ -56,7 +57,7 @@ def main(cpu_seconds: float, memory_mb: int) -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     limit = memory_mb * 2**20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    confine()
     replies = os.fdopen(os.dup(1), "wb", buffering=0)
     replies.write(b'{"ready": true}\n')
     # Libraries may print; from here on only replies may reach the parent.
