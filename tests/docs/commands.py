@@ -15,6 +15,7 @@ PAGES = (
     ROOT / "CONTRIBUTING.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 )
+DOCS = ROOT / "docs"
 STARTS = ("rlrun ", "make ", "python scripts/", "python -m rlrun.")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`]+)`")
