@@ -51,7 +51,7 @@ $(SMOLLM2)/config.json: | $(READY)
 	$(BIN)/python -m rlrun.smollm2 $(SMOLLM2)
 
 test: setup vllm gym browser lint types smollm2  ## everything that CI runs
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 # Of its own, since vLLM for GPUs brings its own torch.
 $(GPU_READY): pyproject.toml

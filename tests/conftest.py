@@ -54,7 +54,7 @@ SLOW_FIRST = ("e2e", "cluster", "env", "refit", "generation", "serve")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file stays on one worker, and so does everything that uses the one vLLM engine."""
+    """Sorts the tests by what their folders take."""
     tests = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
@@ -62,9 +62,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
 
     items.sort(key=place)
-    for item in items:
-        shares_engine = isinstance(item, pytest.Function) and "vllm" in item.fixturenames
-        item.add_marker(pytest.mark.xdist_group("vllm" if shares_engine else str(item.path)))
 
 
 @pytest.hookimpl(wrapper=True)

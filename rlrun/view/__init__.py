@@ -17,6 +17,7 @@ from typing import TextIO
 
 from rich.table import Table
 
+from rlrun.config.paths import is_file
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.logs import read_metrics
 from rlrun.records import TrainedLine, read_trained
@@ -97,7 +98,7 @@ def view(
     samples = functools.partial(
         print_samples, console, sort=sort, count=count, prompt_id=prompt_id, characters=characters
     )
-    if root.is_file():
+    if is_file(root):
         samples(root)
         return
     run_dir = RunDir.read(root)
