@@ -7,10 +7,11 @@ READY := $(VENV)/.ready
 VLLM := $(VENV)/.vllm
 GYM := .gym-venv
 BROWSER := $(VENV)/.browser
+SITE := $(VENV)/.site
 GPU_READY := $(VENV)-gpu/.ready
 SMOLLM2 := models/smollm2-135m-instruct
 
-.PHONY: setup vllm gym browser quickstart smollm2 nightly nightly-gpu nightly-summary test test-gpu lint types docs check-wheel clean
+.PHONY: setup vllm gym browser quickstart smollm2 nightly nightly-gpu nightly-summary test test-gpu lint types docs site check-wheel clean
 
 setup: $(READY)  ## .venv with everything for CPU work and tests
 
@@ -86,6 +87,14 @@ types: setup
 docs: setup  ## regenerate the pages that are made from declarations
 	$(BIN)/python scripts/docs_metrics.py
 	$(BIN)/python scripts/docs_config.py
+	$(BIN)/python scripts/docs_migration.py
+
+$(SITE): pyproject.toml | $(READY)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
+site: $(SITE)  ## docs/ as a site in build/site; a broken link or a page that no index has fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 check-wheel: setup  ## install the wheel into an empty environment and train elsewhere, 2 minutes
 	rm -rf dist $(VENV)-wheel

@@ -38,6 +38,7 @@ class Metric:
         unit: What it is measured in; "1" for a ratio or share.
         reduction: How values of several sources are combined.
         meaning: In words.
+        remedy: What to do when its values look wrong; empty where there is nothing to say.
         only: The parts that a run must have to log it, such as "asynchronous schedules"; empty
             where any run may.
         timing: Depends on the clock (or on when a run was interrupted), hence outside the promise
@@ -48,6 +49,7 @@ class Metric:
     unit: str
     reduction: Reduction
     meaning: str
+    remedy: str
     only: str
     timing: bool
 
@@ -91,14 +93,16 @@ def why_never_logged(name: str) -> str | None:
 def _parse(table: str) -> dict[str, Metric]:
     metrics: dict[str, Metric] = {}
     for entry in re.split(r"\n(?=\S)", table.strip()):
-        head, *meaning = entry.splitlines()
+        head, *text = (line.strip() for line in entry.splitlines())
+        meaning, _, remedy = " ".join(text).partition(" ? ")
         name, unit, reduction, *only = head.split(maxsplit=3)
         assert name not in metrics, f"{name} is declared twice"
         metrics[name] = Metric(
             name=name,
             unit=unit,
             reduction=Reduction(reduction),
-            meaning=" ".join(line.strip() for line in meaning),
+            meaning=meaning,
+            remedy=remedy,
             only=only[0] if only else "",
             timing=_is_timing(name),
         )

@@ -7,6 +7,7 @@ python scripts/docs_metrics.py --check    exits with 1 if the file is not curren
 
 from __future__ import annotations
 
+import re
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -27,6 +28,9 @@ The reduction says how values of several ranks, microbatches or trajectory group
 `mean` is weighted with the number of tokens or trajectories that each value is a mean over.
 Metrics marked *timing* depend on the clock or on interruptions; all others are equal, bit for bit,
 in equal deterministic runs. A value that is not finite is written as `null`, with a notice.
+
+Behind *If it looks wrong* stands what to do then; [troubleshooting](troubleshooting.md) starts from
+symptoms instead.
 """
 
 
@@ -45,6 +49,9 @@ def _row(metric: Metric) -> str:
         meaning += f" Only with {metric.only}."
     if metric.timing:
         meaning += " *Timing.*"
+    if metric.remedy:
+        remedy = re.sub(r"\b[a-z]+\.md\b", r"[\g<0>](\g<0>)", metric.remedy.replace("|", "\\|"))
+        meaning += f"<br>*If it looks wrong:* {remedy}"
     return f"| `{metric.name}` | {metric.unit} | {metric.reduction.value} | {meaning} |\n"
 
 

@@ -41,14 +41,16 @@ class Absent:
 
 Target = Renamed | Chosen | Absent
 
-_ONE_DEVICE = Absent("Nothing to set: this version trains on one device (cluster=local)")
+_FSDP = Absent(
+    "Nothing to set: cluster=ray spreads the model over cluster.num_learner_ranks by FSDP2; there "
+    "is no tensor or context parallelism of the learner"
+)
 _HUGGING_FACE = Absent(
     "Nothing to set: models are trained as transformers builds them, without Megatron"
 )
 _BY_TOKENS = Absent(
     "Nothing to set: microbatches are cut by tokens; policy.train_micro_batch_tokens is the size"
 )
-_GYM = Absent("Nothing to set: env=gym has no penalties of its own; a verifier can give them")
 _PORTS = Absent("Nothing to set: free ports are taken; generation.http.port is the server's")
 _DERIVED = Absent("Nothing to set: rlrun decides it; other engine arguments go to vllm_kwargs")
 _ARGUMENT = Renamed(
@@ -56,7 +58,11 @@ _ARGUMENT = Renamed(
     "a dict; entries have the names of vLLM's arguments",
     "generation/vllm",
 )
-_SINKS = Absent("Nothing to set: metrics.jsonl is always written, and logging.tensorboard")
+_SINKS = Absent(
+    "Nothing to set: metrics.jsonl is always written; logging.tensorboard, logging.wandb and "
+    "logging.mlflow are the others"
+)
+_FREE_PORTS = Absent("Nothing to set: free ports are taken")
 _ALWAYS = Absent("Nothing to set: this is always done")
 _MODEL_ONLY = Absent("Nothing to set: text models alone are trained")
 _SCHEDULER = Absent("Nothing to set: the schedule of this version has no such parts")
@@ -161,7 +167,7 @@ _POLICY: dict[str, Target] = {
     "dtensor_cfg.cpu_offload": Renamed("policy.fsdp.cpu_offload"),
     **{f"dtensor_cfg.lora_cfg.{key}": target for key, target in _LORA.items()},
     "dtensor_cfg.lora_cfg": _ONE_LORA,
-    "dtensor_cfg": _ONE_DEVICE,
+    "dtensor_cfg": _FSDP,
     "megatron_cfg.activation_checkpointing": Renamed("policy.activation_checkpointing"),
     "megatron_cfg.freeze_moe_router": Renamed("policy.freeze_moe_router"),
     "megatron_cfg.moe_router_dtype": Renamed("policy.moe_router_fp32", "true for fp32"),
@@ -205,9 +211,7 @@ _POLICY: dict[str, Target] = {
     "scheduler.kwargs": Renamed("policy.scheduler.decay", "with warm-up and decay as own keys"),
     "scheduler.milestones": Renamed("policy.scheduler.warmup_steps"),
     "draft": Absent("Nothing to set: no draft model is trained"),
-    "refit_buffer_size_gb": Absent(
-        "Nothing to set: the generator shares the learner's weights, nothing is copied"
-    ),
+    "refit_buffer_size_gb": Absent("Nothing to set: a refit needs no buffer of a given size"),
 }
 
 _GENERATION: dict[str, Target] = {
@@ -228,7 +232,8 @@ _GENERATION: dict[str, Target] = {
     ),
     "port_range_low": _PORTS,
     "port_range_high": _PORTS,
-    "colocated": _ONE_DEVICE,
+    "colocated.enabled": Renamed("cluster.colocated", variant="cluster/ray"),
+    "colocated": Renamed("cluster.num_engines", "one GPU for each engine", "cluster/ray"),
     "refit_transport": Renamed("generation.refit", variant="generation/vllm"),
     "refit_cfg": _DERIVED,
     "vllm_cfg.async_engine": Absent("Nothing to set: engines are always asynchronous"),
@@ -283,11 +288,48 @@ _TOP: dict[str, Target] = {
     "env.should_use_nemo_gym": Chosen("env", "gym"),
     "env.should_log_nemo_gym_responses": Renamed("logging.trained", "true or false"),
     "env.should_mask_flagged_samples": Absent("Nothing to set: flagged samples are not trained"),
+    "env.nemo_gym.effort_levels.low_string": Renamed("grpo.effort.low_string"),
+    "env.nemo_gym.effort_levels.low_weight": Renamed("grpo.effort.low_weight"),
+    "env.nemo_gym.effort_levels.low_penalty": Renamed("grpo.effort.low_penalty"),
+    "env.nemo_gym.effort_levels.low_ub": Renamed("grpo.effort.low_tokens"),
+    "env.nemo_gym.thinking_tags": Renamed(
+        "grpo.reward_penalties.think_open", "and grpo.reward_penalties.think_close"
+    ),
+    "env.nemo_gym.invalid_tool_call_patterns": Absent(
+        "Nothing to set: what generation.http.tool_parser cannot read is invalid"
+    ),
+    "env.nemo_gym.port_range_low": _FREE_PORTS,
+    "env.nemo_gym.port_range_high": _FREE_PORTS,
+    "env.nemo_gym.uv_venv_dir": Renamed("env.venv", "made by rlrun gym setup", "env/gym"),
     "env.nemo_gym": Renamed("env.config_paths", "and env.config_overrides", "env/gym"),
-    "reward_penalties": _GYM,
+    "reward_penalties.penalize_duplicated_reasoning": Renamed(
+        "grpo.reward_penalties.duplicated_reasoning"
+    ),
+    "reward_penalties.penalize_empty_final_answer": Renamed(
+        "grpo.reward_penalties.empty_final_answer"
+    ),
+    "reward_penalties.penalize_unwanted_tokens": Renamed(
+        "grpo.reward_penalties.unwanted_tokens", "the list of ids; [] is off"
+    ),
+    "reward_penalties.penalize_malformed_think_tag": Renamed(
+        "grpo.reward_penalties.malformed_thinking"
+    ),
+    "reward_penalties.token_ids.unwanted": Renamed("grpo.reward_penalties.unwanted_tokens"),
+    "reward_penalties.token_ids.think_open": Renamed(
+        "grpo.reward_penalties.think_open", "the text of the tag"
+    ),
+    "reward_penalties.token_ids.think_close": Renamed(
+        "grpo.reward_penalties.think_close", "the text of the tag"
+    ),
+    "reward_penalties": Renamed("grpo.reward_penalties.duplicated_reasoning", "and its siblings"),
     "logger.log_dir": Renamed("run_dir"),
     "logger.tensorboard_enabled": Renamed("logging.tensorboard"),
     "logger.tensorboard": Renamed("logging.tensorboard", "true or false"),
+    "logger.wandb_enabled": Renamed("logging.wandb.enabled"),
+    "logger.wandb.project": Renamed("logging.wandb.project"),
+    "logger.mlflow_enabled": Renamed("logging.mlflow.enabled"),
+    "logger.mlflow.experiment_name": Renamed("logging.mlflow.experiment"),
+    "logger.mlflow.tracking_uri": Renamed("logging.mlflow.tracking_uri"),
     "logger.num_val_samples_to_print": Renamed("logging.validation_rows", "a file, not the log"),
     "logger": _SINKS,
     "checkpointing.checkpoint_dir": Renamed("run_dir", "checkpoints are in its checkpoints/"),
@@ -302,9 +344,9 @@ _TOP: dict[str, Target] = {
     "checkpointing.save_consolidated": Absent("Nothing to set: rlrun export writes one folder"),
     "checkpointing.save_optimizer": Absent("Nothing to set: the optimizer is always saved"),
     "checkpointing.pretrained_checkpoint": Renamed("policy.model"),
-    "cluster.master_port_range_low": _ONE_DEVICE,
-    "cluster.master_port_range_high": _ONE_DEVICE,
-    "cluster.segment_size": _ONE_DEVICE,
+    "cluster.master_port_range_low": _FREE_PORTS,
+    "cluster.master_port_range_high": _FREE_PORTS,
+    "cluster.segment_size": Absent("Nothing to set: machines have no segments"),
     "async_rl.sampler": Chosen("batching", "fifo"),
     "async_rl.rollout_failure.native.generation_timeout_s": Renamed("grpo.group_timeout_s"),
     "async_rl.rollout_failure.native.env_timeout_s": Renamed("grpo.rollout_timeout_s"),
