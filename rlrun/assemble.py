@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
 from rlrun.checkpoint import Loaded as LoadedCheckpoint
 from rlrun.collector import Collector
+from rlrun.compute import run
 from rlrun.config import Loaded, load, parse_duration
 from rlrun.config.origin_record import origin_record
 from rlrun.config.schema import RunConfig
@@ -293,7 +294,7 @@ class _Run:
             if checkpoint is not None:
                 state = read_state(checkpoint.path)
                 books.guard.bad_steps = state["bad_steps"]
-                live.cluster.learner.load(checkpoint.path)
+                run(live.cluster.learner.load, checkpoint.path)
                 restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, books.buffer, decisions.scheduler, stream)
             parts = self._parts(live, books)

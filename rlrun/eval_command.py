@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from rich.table import Table
 from transformers.utils.logging import disable_progress_bar
 
+from rlrun.compute import compute
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
 from rlrun.derived import longest_prompt, sampling_of, thread_counts
@@ -152,7 +153,7 @@ async def _run(
     generator: Generator | None = None
     server: PolicyServer | None = None
     try:
-        model, adapter = policy.load(device_of(config))
+        model, adapter = await compute(policy.load, device_of(config))
         if adapter is not None:
             adapter.merge()
         inputs = GeneratorInputs(

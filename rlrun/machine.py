@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from rlrun.compute import use_threads
 from rlrun.config.schema import RunConfig
 from rlrun.derived import thread_counts
 from rlrun.errors import ConfigError, Problem
@@ -21,10 +22,14 @@ def set_up_torch(config: RunConfig, num_threads: int | None = None) -> None:
 
     Args:
         config: The run.
-        num_threads: For torch; None for the learner's part of this machine.
+        num_threads: For the calling thread, which computes itself; None gives the compute thread
+            the learner's part of this machine.
     """
     disable_progress_bar()
-    torch.set_num_threads(num_threads or thread_counts(config, available_cores())[0])
+    if num_threads is None:
+        use_threads(thread_counts(config, available_cores())[0])
+    else:
+        torch.set_num_threads(num_threads)
     torch.manual_seed(config.grpo.seed)
     # Rewards and environments of users may draw from these.
     random.seed(config.grpo.seed)

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rlrun.config.schema import Policy
 from rlrun.errors import DataError
 from rlrun.messages import map_strings, normalize, strings
@@ -168,8 +170,11 @@ class Renderer:
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids, with or without the special tokens."""
+        # As an array, since the elements of a list are looked at one by one.
         text = self.tokenizer.decode(
-            list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
+            np.asarray(ids, np.int64),
+            skip_special_tokens=skip_special,
+            clean_up_tokenization_spaces=False,
         )
         assert isinstance(text, str)
         return text

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from rlrun.errors import GenerationError
+from rlrun.generation.cache import RoomyLayer, new_cache
 from rlrun.renderer import Renderer
 from rlrun.sampling import draw_tokens, process_logits, token_logprobs
 from rlrun.types import Completion, GenerationRequest, Sampling, StopReason, VersionSpan
@@ -138,7 +138,7 @@ class Rows:
     @property
     def can_grow(self) -> bool:
         """Whether ``trim`` and ``add`` are possible: all layers keep all keys and values."""
-        return all(type(layer) is DynamicLayer for layer in self.cache.layers)
+        return all(isinstance(layer, RoomyLayer) for layer in self.cache.layers)
 
     def trim(self) -> None:
         """Drops the columns at the left that are padding in every row."""
@@ -270,7 +270,7 @@ class Sampler:
             tokens[i, width - len(context) :] = torch.tensor(context)
             mask[i, width - len(context) :] = True
         device = self._model.device
-        cache = DynamicCache(config=self._model.config)
+        cache = new_cache(self._model.config)
         padded = mask.to(device) if min(lengths) < width else None
         # At the padding any position would do, as nothing attends to it.
         positions = (mask.cumsum(-1) - 1).clamp(min=0).to(device)

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
+from rlrun.compute import compute, finish
 from rlrun.errors import GenerationError
 from rlrun.interfaces import (
     Generation,
@@ -69,8 +69,8 @@ class TransformersGeneration(Generation):
 class TransformersGenerator(Generator):
     """The sampler behind the generation slot.
 
-    It computes in one thread of its own, so that the event loop goes on answering signals, timers
-    and connections during a batch, and calls cannot overlap on the model.
+    It computes in the thread where the learner does: the event loop goes on answering signals,
+    timers and connections during a batch, and calls cannot overlap on the model.
     """
 
     lockstep = True
@@ -78,7 +78,6 @@ class TransformersGenerator(Generator):
     def __init__(self, batches: StaticBatches) -> None:
         """Starts at weight version 0."""
         self._batches = batches
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="generation")
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """See ``Generator.generate``. Cancelling it ends the batch within one token."""
@@ -86,9 +85,7 @@ class TransformersGenerator(Generator):
             return []
         cancelled = Event()
         with _named(f"sampling {len(requests)} completions"):
-            future = asyncio.get_running_loop().run_in_executor(
-                self._thread, self._batches, requests, cancelled
-            )
+            future = asyncio.ensure_future(compute(self._batches, requests, cancelled))
             try:
                 return await asyncio.shield(future)
             except asyncio.CancelledError:
@@ -100,17 +97,15 @@ class TransformersGenerator(Generator):
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """See ``Generator.score``; it waits for the batch that is being sampled."""
         with _named(f"scoring {len(token_ids)} tokens"):
-            return await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._batches.sampler.score, token_ids
-            )
+            return await compute(self._batches.sampler.score, token_ids)
 
     async def refit(self, version: int) -> None:
         """Names the weights; the parameters themselves are the learner's, already in place."""
         self._batches.sampler.version = version
 
     async def close(self) -> None:
-        """Ends the thread, after the batch that it may be working on."""
-        await asyncio.to_thread(self._thread.shutdown)
+        """Returns after the batch that may be on its way."""
+        await finish()
 
 
 @contextmanager

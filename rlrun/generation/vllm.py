@@ -169,13 +169,11 @@ class VLLMGeneration(Generation):
 
     def _variables(self, inputs: GeneratorInputs) -> dict[str, str]:
         """Environment of the engines' processes."""
-        import torch
-
         variables = {"VLLM_NO_USAGE_STATS": "1"}
         if _on_cpu(inputs):
             # One core is left to this process, which handles every token as well.
             workers = self.num_engines * self.tensor_parallel_size
-            cores = inputs.num_threads if inputs.concurrent else torch.get_num_threads() - 1
+            cores = inputs.num_threads if inputs.concurrent else inputs.num_threads - 1
             threads = cores // workers
             variables["OMP_NUM_THREADS"] = str(max(1, threads))
             if self.tensor_parallel_size == 1:

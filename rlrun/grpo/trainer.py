@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 from rlrun.batch import Batch
+from rlrun.compute import compute, finish
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
 from rlrun.errors import EnvironmentDown, GenerationError, Interrupted, RlrunError
@@ -41,8 +38,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-T = TypeVar("T")
 
 INTERRUPTED = "interrupted"
 """Why a run ended that a signal asked to end."""
@@ -105,7 +100,6 @@ class Trainer:
         self.parts, self.step = parts, step
         self.decisions, self.collector = parts.rollouts.decisions, parts.rollouts.collector
         self.timeline = parts.rollouts.timeline
-        self.computer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
         self.current = StepInProgress()
         self.batch: Batch | None = None
         self.save_seconds: float | None = None
@@ -140,9 +134,10 @@ class Trainer:
             try:
                 if self.consistent:
                     await self._end()
-                await self._compute(self.parts.saver.finish)
+                await compute(self.parts.saver.finish)
             finally:
-                self.computer.shutdown()
+                # Whatever a cancelled verb left to the learner.
+                await finish()
         ended = self.decisions.ended
         assert ended is not None, "a schedule returns only at the end"
         if ended.reason == INTERRUPTED and self.parts.stop.signal_number is not None:
@@ -194,7 +189,7 @@ class Trainer:
             await parts.server.hold()
         groups = self.collector.buffer.take(train.positions)
         with self.timeline.busy(Lane.TRAINER, "logprobs"):
-            prepared = await self._compute(parts.prepare, train.step, groups, train.mask_before)
+            prepared = await compute(parts.prepare, train.step, groups, train.mask_before)
         self.current.seconds["logprobs"] = time.perf_counter() - started
         batch = self.batch = prepared.batch
         if prepared.warning is not None:
@@ -208,7 +203,7 @@ class Trainer:
             minibatches = batch.minibatches(parts.config.policy.train_global_batch_size)
             began = time.perf_counter()
             with self.timeline.busy(Lane.TRAINER, "update"):
-                metrics |= await self._compute(parts.learner.update, minibatches, train.step)
+                metrics |= await compute(parts.learner.update, minibatches, train.step)
             self.current.seconds["update"] = time.perf_counter() - began
         metrics["train/skipped_update"] = float(not self._learns(batch))
         parts.rollouts.apply(
@@ -345,11 +340,6 @@ class Trainer:
         return settings.enabled and (self._ends or self.step % settings.save_period == 0)
 
     # --- small acts -------------------------------------------------------------------------------
-
-    async def _compute(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs the learner's work in its thread, so that rollouts go on meanwhile."""
-        call = functools.partial(work, *args, **kwargs)
-        return await asyncio.get_running_loop().run_in_executor(self.computer, call)
 
     def _speed(self, batch: Batch) -> dict[str, float]:
         """What the step says about speed."""

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle, islice
 
+from rlrun.compute import compute
 from rlrun.errors import TrainingError
 from rlrun.interfaces import Generator, Precision
 
@@ -57,7 +58,7 @@ class Probe:
             await asyncio.wait([scoring], timeout=0)
             if scoring.done() and not scoring.result():
                 return None
-            expected = await asyncio.to_thread(self._learner_scores, self.token_ids)
+            expected = await compute(self._learner_scores, self.token_ids)
             engines = await scoring
         finally:
             scoring.cancel()
