@@ -251,7 +251,11 @@ class Rollout:
             completions = await self.generator.generate(requests)
         for trajectory, completion in zip(running, completions, strict=True):
             self._append_completion(trajectory, completion)
-        steps = await asyncio.gather(*(self._env_step(trajectory) for trajectory in running))
+        if len(running) == 1:
+            # The usual case beside an engine, which a task of its own would cost more than it does.
+            steps = [await self._env_step(running[0])]
+        else:
+            steps = await asyncio.gather(*(self._env_step(trajectory) for trajectory in running))
         for trajectory, step in zip(running, steps, strict=True):
             self._apply(trajectory, step)
 
