@@ -67,6 +67,11 @@ class Run:
         """Mean reward of the last steps."""
         return statistics.fmean(self.rewards[-LAST:])
 
+    def last_at(self, tokens: float) -> float:
+        """Likewise, of the steps up to the one in which so many tokens were trained."""
+        steps = next((n for n, count in enumerate(self.tokens, 1) if count >= tokens), None)
+        return statistics.fmean(self.rewards[:steps][-LAST:])
+
 
 def flags(arm: str) -> list[str]:
     """What an arm changes."""
@@ -125,19 +130,25 @@ def train(arm: str, seed: int, options: argparse.Namespace) -> Run:
 
 
 def table(runs: Sequence[Run], seeds: Sequence[int]) -> str:
-    """A row per arm: rewards at the end by seed, and the largest distance to sync's."""
-    head = ["arm", *(f"seed {seed}" for seed in seeds), "worst against sync", "age mean", "age max"]
-    head += ["least ESS", "trained tokens"]
+    """A row per arm: rewards at the end by seed, and the largest distance to sync's.
+
+    The distance is taken at the end, and where as many tokens were trained as sync trained in all.
+    """
+    head = ["arm", *(f"seed {seed}" for seed in seeds), "worst against sync", "at equal tokens"]
+    head += ["age mean", "age max", "least ESS", "trained tokens"]
     rows = [head, ["---"] * len(head)]
     of = {(run.arm, run.seed): run for run in runs}
     for arm in dict.fromkeys(run.arm for run in runs):
         own = [of[arm, seed] for seed in seeds if (arm, seed) in of]
-        against = [run.last - of["sync", run.seed].last for run in own if ("sync", run.seed) in of]
+        pairs = [(run, of["sync", run.seed]) for run in own if ("sync", run.seed) in of]
+        against = [run.last - sync.last for run, sync in pairs if arm != "sync"]
+        equal = [run.last_at(sync.tokens[-1]) - sync.last for run, sync in pairs if arm != "sync"]
         rows.append(
             [
                 arm,
                 *(f"{run.last:.3f}" for run in own),
-                f"{min(against):+.3f}" if against and arm != "sync" else "",
+                f"{min(against):+.3f}" if against else "",
+                f"{min(equal):+.3f}" if equal else "",
                 f"{statistics.fmean(run.age_mean for run in own):.1f}",
                 f"{max(run.age_max for run in own):.0f}",
                 f"{min(run.ess_least for run in own):.2f}",
@@ -149,7 +160,7 @@ def table(runs: Sequence[Run], seeds: Sequence[int]) -> str:
 
 def curves(runs: Sequence[Run]) -> str:
     """Reward over trained tokens, smoothed; a line per run, a colour per arm."""
-    width, height, left, top, right, bottom = 760, 420, 50, 20, 640, 370
+    width, height, left, top, right, bottom = 800, 420, 50, 20, 640, 370
     most = max(run.tokens[-1] for run in runs)
     arms = list(dict.fromkeys(run.arm for run in runs))
     parts = [
