@@ -9,6 +9,7 @@ from typing import Any
 
 from rlrun.config.duration import parse_duration
 from rlrun.config.paths import conf_dir, is_file
+from rlrun.config.routers import NO_ROUTERS, missing_routers, words_of
 from rlrun.config.suggest import nearest
 from rlrun.metrics import why_never_logged
 
@@ -238,6 +239,15 @@ def _model_is_no_choice(model: str) -> str | None:
     return None
 
 
+def _routers_are_there(
+    freeze: bool, exact: bool, model: str, architecture: Mapping[str, Any]
+) -> str | None:
+    if not (freeze or exact):
+        return None
+    words = words_of(model, architecture)
+    return None if words is None else missing_routers(freeze, exact, words, model)
+
+
 def _calls_are_parsed(advantage: float | None, exposed: bool, parser: str | None) -> str | None:
     if advantage is None or (exposed and parser is not None):
         return None
@@ -415,5 +425,16 @@ RULES: tuple[Rule, ...] = (
         ("policy.model",),
         _model_is_no_choice,
         "Write policy/model=NAME to choose it; a folder of that name is ./NAME",
+    ),
+    Rule(
+        "routers_are_there",
+        (
+            "policy.freeze_moe_router",
+            "policy.moe_router_fp32",
+            "policy.model",
+            "policy.architecture",
+        ),
+        _routers_are_there,
+        NO_ROUTERS,
     ),
 )

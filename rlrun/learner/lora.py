@@ -22,7 +22,8 @@ from rlrun.config.schema import ALL_LINEAR, Lora, Policy
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.learner.model import body
 from rlrun.learner.sharding import full_tensors, load_full
-from rlrun.models import EMBEDDED, resolve_model
+from rlrun.embedded import EMBEDDED
+from rlrun.models import resolve_model
 from rlrun.training_state import load_json, load_tensors, save_json, save_tensors
 
 if TYPE_CHECKING:
