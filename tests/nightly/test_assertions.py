@@ -90,6 +90,13 @@ def test_a_bound_and_a_rise_are_decided(
     assert verdict.value == (None if value is None else pytest.approx(value))
 
 
+def test_a_rise_begins_with_the_validation_before_the_first_step() -> None:
+    lines = [{"step": step, "validation/accuracy": 0.1 * step} for step in (0, 5)]
+    run = Evidence([SeedRun(1, Path(), lines)], config(), None)
+    assert Rises("validation/accuracy", 1, 0.5).decide(run).passed
+    assert not Rises("validation/accuracy", 1, 0.6).decide(run).passed
+
+
 def test_the_age_bound_is_that_of_the_run() -> None:
     lines: list[dict[str, float]] = [{"age/max": 2}]
     for age, passed in ((2, True), (1, False)):
