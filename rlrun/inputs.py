@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.config.routers import NO_ROUTERS, missing_routers
+from rlrun.config.model_words import NO_ROUTERS, missing_routers
 from rlrun.config.schema import Policy, RunConfig
 from rlrun.data.load import load_rows
 from rlrun.data.prepare import Prepared, prepare

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.config.duration import parse_duration
+from rlrun.config.model_words import NO_ROUTERS, is_recurrent, missing_routers, words_of
 from rlrun.config.paths import conf_dir, is_file
-from rlrun.config.routers import NO_ROUTERS, missing_routers, words_of
 from rlrun.config.suggest import nearest
 from rlrun.metrics import why_never_logged
 
@@ -248,6 +248,18 @@ def _routers_are_there(
     return None if words is None else missing_routers(freeze, exact, words, model)
 
 
+def _packed_rows_stay_apart(
+    packed: bool, model: str, architecture: Mapping[str, Any]
+) -> str | None:
+    words = words_of(model, architecture) if packed else None
+    if words is None or not is_recurrent(words):
+        return None
+    return (
+        f"policy.sequence_packing=true, and policy.model={model} has layers that would carry their "
+        "state from one packed trajectory to the next"
+    )
+
+
 def _calls_are_parsed(advantage: float | None, exposed: bool, parser: str | None) -> str | None:
     if advantage is None or (exposed and parser is not None):
         return None
@@ -436,5 +448,11 @@ RULES: tuple[Rule, ...] = (
         ),
         _routers_are_there,
         NO_ROUTERS,
+    ),
+    Rule(
+        "packed_rows_stay_apart",
+        ("policy.sequence_packing", "policy.model", "policy.architecture"),
+        _packed_rows_stay_apart,
+        "Set policy.sequence_packing=false",
     ),
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings for routers are refused by the configuration where the model has none."""
+"""Settings for layers that a model does not have are refused by the configuration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlrun.config import load
-from rlrun.config.routers import may_have_routers
+from rlrun.config.model_words import is_recurrent, may_have_routers
 from rlrun.errors import ConfigError
 from rlrun.inputs import check_model
 from rlrun.models import resolve_model
@@ -38,6 +38,23 @@ from tests.factories import config
 )
 def test_a_model_with_experts_may_have_routers(words: dict[str, Any], found: bool) -> None:
     assert may_have_routers(words) is found
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ({"model_type": "qwen3", "layer_types": ["full_attention"]}, False),
+        ({"model_type": "qwen3_next", "layer_types": ["linear_attention"]}, True),
+        ({"layers_block_type": ["mamba", "attention"]}, True),
+        ({"layers_block_type": ["attention", "moe"]}, False),
+        ({"hybrid_override_pattern": "ME*E"}, True),
+        ({"hybrid_override_pattern": "-*-"}, False),
+        ({"layer_types": None, "layers_block_type": 3}, False),
+        ({"text_config": {"layer_types": ["linear_attention"]}}, True),
+    ],
+)
+def test_a_model_with_a_state_is_known(words: dict[str, Any], found: bool) -> None:
+    assert is_recurrent(words) is found
 
 
 def test_a_recipe_for_a_mixture_is_refused_with_another_model() -> None:
