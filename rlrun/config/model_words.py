@@ -52,7 +52,7 @@ def may_have_routers(words: Mapping[str, Any]) -> bool:
     return any(
         may_have_routers(value)
         if isinstance(value, Mapping)
-        else "experts" in name and isinstance(value, int) and value > 1
+        else "experts" in str(name) and isinstance(value, int) and value > 1
         for name, value in words.items()
     )
 
