@@ -3,20 +3,28 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from rlrun.config import list_recipes, recipes_dir
 from rlrun.errors import ConfigError, EnvironmentDown
 from rlrun.nightly.assertions import AgeBound, Audited, Bound, LedgerClosed, StepTime
-from rlrun.nightly.plan import check_hardware, make_plan
+from rlrun.nightly.plan import Plan, check_hardware, make_plan
 from rlrun.nightly.spec import TIERS
 from tests.nightly.conftest import RUN, WriteNightly
 
 CPU_MINUTES = 45
 
 
+@cache
+def shipped(tier: str) -> Plan:
+    """The plan of a tier by the files that come with rlrun."""
+    return make_plan(tier, None, None)
+
+
 def test_shipped_files_are_valid_and_the_cpu_tier_fits_its_time() -> None:
-    plan = make_plan("cpu", None, None)
+    plan = shipped("cpu")
     assert plan.minutes <= CPU_MINUTES
     names = [case.spec.full_name for case in plan.cases]
     assert "grpo-tiny-1n0g-async.v1" in names
@@ -29,13 +37,13 @@ def test_shipped_files_are_valid_and_the_cpu_tier_fits_its_time() -> None:
 
 def test_every_recipe_has_a_run_on_the_cpu() -> None:
     """What shows that the recipe works where there is no GPU; others learn something there."""
-    by_recipe = {case.recipe.stem for case in make_plan("cpu", None, None).cases}
+    by_recipe = {case.recipe.stem for case in shipped("cpu").cases}
     assert by_recipe == {info.name for info in list_recipes()}
 
 
 @pytest.mark.parametrize("tier", TIERS)
 def test_every_run_asserts_its_books_and_that_engine_and_learner_agree(tier: str) -> None:
-    for case in make_plan(tier, None, None).cases:
+    for case in shipped(tier).cases:
         kinds = {type(one) for one in case.spec.assertions.values()}
         metrics = {one.metric for one in case.spec.assertions.values() if isinstance(one, Bound)}
         assert {LedgerClosed, Audited} <= kinds, case.spec.name
