@@ -67,7 +67,7 @@ test-gpu: $(GPU_READY)  ## what needs two GPUs; see tests/gpu/README.md
 TIER ?= cpu
 NIGHT := nightly/$(shell date +%Y%m%d)
 
-nightly: setup  ## run what recipes promise and assert it (TIER=cpu, 15 minutes); goes on if killed
+nightly: setup smollm2 gym  ## run what recipes promise and assert it, 15 minutes; goes on if killed
 	$(BIN)/rlrun nightly --tier $(TIER) --out $(NIGHT)
 
 nightly-gpu: $(GPU_READY)  ## the same where the GPUs are (TIER=1gpu, 1node or multinode)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a configuration to a wired trainer. The only file that sees all parts."""
+"""A run from its start, or its resume, to its end: what is opened, in which order, and closed."""
 
 from __future__ import annotations
 
@@ -8,52 +8,33 @@ import logging
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.checkpoint import CheckpointStore, load_checkpoint, saved_steps
 from rlrun.checkpoint import Loaded as LoadedCheckpoint
-from rlrun.collector import Collector
+from rlrun.checkpoint import load_checkpoint, saved_steps
 from rlrun.compute import run
-from rlrun.config import Loaded, load, parse_duration
+from rlrun.config import Loaded, load
 from rlrun.config.origin_record import origin_record
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
-from rlrun.deadlines import Deadline
-from rlrun.derived import (
-    is_ordered,
-    plan_in_words,
-    scheduler_settings,
-)
+from rlrun.derived import plan_in_words
 from rlrun.errors import ConfigError, Interrupted, Problem, RlrunError
-from rlrun.evaluate import Evaluator
-from rlrun.event_log import EventLog, truncate_after
-from rlrun.grpo.decisions import Decisions
-from rlrun.grpo.rollouts import Rollouts
-from rlrun.grpo.saving import Saver, read_state, restore_buffer, restore_randomness
-from rlrun.grpo.trainer import Parts, Trainer
+from rlrun.grpo.saving import read_state, restore_buffer, restore_randomness
+from rlrun.grpo.trainer import Trainer
 from rlrun.inputs import Inputs, read_inputs
-from rlrun.interfaces import Environment, Generator, RunningCluster, variant_of
+from rlrun.interfaces import Generator, RunningCluster, variant_of
 from rlrun.learner.bfloat16 import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.machine import set_up_torch
-from rlrun.penalties import Penalties
-from rlrun.prepare import MismatchGuard, Preparation
-from rlrun.prompts import PromptStream, validation_prompts
-from rlrun.recorder import Recorder
-from rlrun.refit.probe import Probe
+from rlrun.prepare import MismatchGuard
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.report import write_report
-from rlrun.rollout_choice import make_rollout
 from rlrun.run_dir import RunDir
-from rlrun.scheduler.machine import Scheduler
-from rlrun.scheduler.replay import lost_tokens
-from rlrun.serve.choose import choose_tool_parser
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
-from rlrun.time_limit import TimeLimit
 from rlrun.timeline import Timeline, TimelineFile
+from rlrun.wiring import Books, Live, Wiring, decisions_at
 
 if TYPE_CHECKING:
     from rlrun.serve.server import PolicyServer
@@ -165,28 +146,6 @@ def _status(run_dir: RunDir, run: _Run) -> Iterator[None]:
     run_dir.write_status(state, step=run.step, reason=run.ended, exit_code=0)
 
 
-@dataclass(frozen=True, slots=True)
-class _Live:
-    """What runs and has to be closed."""
-
-    cluster: RunningCluster
-    generator: Generator
-    server: PolicyServer | None
-    environment: Environment
-
-
-@dataclass(frozen=True, slots=True)
-class _Books:
-    """What a run keeps and a checkpoint restores, weights apart."""
-
-    decisions: Decisions
-    metrics: MetricsLogger
-    buffer: ReplayBuffer
-    guard: MismatchGuard
-    timeline: Timeline
-    timeline_file: TimelineFile
-
-
 class _Run:
     """One process's part of a run.
 
@@ -230,7 +189,7 @@ class _Run:
                     if server is None
                     else server.address(self.run_dir.root / "gym", cluster.ray_address)
                 )
-                await self._train(_Live(cluster, generator, server, environment), checkpoint)
+                await self._train(Live(cluster, generator, server, environment), checkpoint)
         finally:
             if generator is not None:
                 await generator.close()
@@ -280,24 +239,25 @@ class _Run:
         self.run_dir.supersede(self.step)
         return checkpoint
 
-    async def _train(self, live: _Live, checkpoint: LoadedCheckpoint | None) -> None:
+    async def _train(self, live: Live, checkpoint: LoadedCheckpoint | None) -> None:
         stream = self.inputs.stream
         with ExitStack() as stack:
-            decisions = self._decisions(stream, checkpoint)
+            decisions = decisions_at(checkpoint, self.config, stream, self.run_dir)
             stack.callback(decisions.event_log.close)
             metrics = MetricsLogger(self.run_dir, self.config.logging)
             stack.callback(metrics.close)
             file = TimelineFile(self.run_dir.timeline)
             stack.callback(file.close)
             timeline = Timeline(variant_of(self.config.env))
-            books = _Books(decisions, metrics, ReplayBuffer(), MismatchGuard(), timeline, file)
+            books = Books(decisions, metrics, ReplayBuffer(), MismatchGuard(), timeline, file)
             if checkpoint is not None:
                 state = read_state(checkpoint.path)
                 books.guard.bad_steps = state["bad_steps"]
                 run(live.cluster.learner.load, checkpoint.path)
                 restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, books.buffer, decisions.scheduler, stream)
-            parts = self._parts(live, books)
+            wiring = Wiring(self.config, self.inputs, self.run_dir, live, books)
+            parts = wiring.parts(self.console, self.stop)
             trainer = Trainer(parts, self.step)
             self.console.watch(parts.rollouts.activity)
             self._introduce(self.inputs)
@@ -306,118 +266,6 @@ class _Run:
             finally:
                 self.step = trainer.step
             self._conclude()
-
-    def _decisions(self, stream: PromptStream, checkpoint: LoadedCheckpoint | None) -> Decisions:
-        """The scheduler at the checkpoint, with the events after it moved away."""
-        settings, events = scheduler_settings(self.config, stream), self.run_dir.events
-        batching, superseded = self.config.batching, self.run_dir.superseded
-        if checkpoint is None:
-            if events.exists():
-                truncate_after(events, -1, superseded)
-            decisions = Decisions(Scheduler(settings, batching), EventLog(events))
-            decisions.apply(decisions.scheduler.started_event())
-            return decisions
-        state = read_state(checkpoint.path)
-        stream.check_state(state["stream"])
-        scheduler = Scheduler.restore(settings, batching, state["scheduler"])
-        cut = truncate_after(events, scheduler.seq, superseded)
-        decisions = Decisions(scheduler, EventLog(events))
-        lost = lost_tokens(state["scheduler"], cut.events)
-        decisions.apply(scheduler.restored_event(lost))
-        return decisions
-
-    def _penalties(self) -> Penalties:
-        """What reads responses as the policy's server does."""
-        renderer, generation = self.inputs.renderer, self.config.generation
-
-        def decode(token_ids: Sequence[int]) -> str:
-            # Tags of reasoning and of calls may be special tokens; the end of a turn is no text.
-            said = [token for token in token_ids if token not in renderer.eos_ids]
-            return renderer.decode(said, skip_special=False)
-
-        parser = None
-        if generation.expose_http_server:
-            parser = choose_tool_parser(generation.http, renderer.tokenizer)
-        return Penalties(self.config.grpo, decode, parser)
-
-    def _parts(self, live: _Live, books: _Books) -> Parts:
-        config, inputs = self.config, self.inputs
-        learner, generator = live.cluster.learner, live.generator
-        decisions, buffer, guard = books.decisions, books.buffer, books.guard
-        rollout = make_rollout(
-            config,
-            inputs.renderer,
-            generator,
-            live.environment,
-            training=True,
-            timeline=books.timeline,
-        )
-        collector = Collector(
-            rollout,
-            inputs.stream,
-            buffer,
-            num_samples=config.grpo.num_generations_per_prompt,
-            scored_needed=config.env.scored_needed(config.grpo.num_generations_per_prompt),
-            drop_without_signal=config.grpo.use_dynamic_sampling,
-            deadline=Deadline(
-                config.grpo.group_timeout_s,
-                # A lockstep call is a whole step, which one slow answer must not cost.
-                None if rollout.lockstep else config.grpo.rollout_timeout_s,
-            ),
-        )
-        limit = config.checkpointing.checkpoint_must_save_by
-        return Parts(
-            config=config,
-            run_dir=self.run_dir,
-            rollouts=Rollouts(decisions, collector, config.grpo.no_progress_timeout_s),
-            prepare=Preparation(
-                learner=learner,
-                grpo=config.grpo,
-                advantage=config.advantage,
-                correction=config.correction,
-                max_new_tokens=config.generation.max_new_tokens,
-                asynchronous=not is_ordered(config),
-                guard=guard,
-                penalties=self._penalties(),
-            ),
-            learner=learner,
-            generator=generator,
-            environment=live.environment,
-            server=live.server,
-            probe=Probe(
-                generator,
-                learner.score,
-                token_ids=inputs.stream.prompt_at(0).token_ids,
-                max_tokens=config.policy.max_total_sequence_length,
-                precision=config.policy.precision,
-            ),
-            evaluator=make_evaluator(config, inputs, live, books.timeline),
-            saver=Saver(
-                store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),
-                learner=learner,
-                tokenizer=inputs.renderer.tokenizer,
-                scheduler=decisions.scheduler,
-                stream=inputs.stream,
-                buffer=buffer,
-                guard=guard,
-                event_log=decisions.event_log,
-                metrics=books.metrics,
-                layout=config.checkpointing.layout,
-            ),
-            records=Recorder(
-                self.run_dir,
-                config.logging,
-                lambda one: inputs.renderer.decode(
-                    one.token_ids[: one.input_length], skip_special=False
-                ),
-            ),
-            metrics=books.metrics,
-            timeline_file=books.timeline_file,
-            console=self.console,
-            stop=self.stop,
-            time_limit=TimeLimit(parse_duration(limit) if limit is not None else None),
-            generator_share=live.cluster.generator_share,
-        )
 
     def _introduce(self, inputs: Inputs) -> None:
         """Says in words what will happen."""
@@ -442,24 +290,3 @@ class _Run:
                 f"go on: rlrun resume {root} grpo.max_num_steps=N",
             ]
         )
-
-
-def make_evaluator(
-    config: RunConfig, inputs: Inputs, live: _Live, timeline: Timeline
-) -> Evaluator | None:
-    """None without validation data."""
-    if inputs.validation is None:
-        return None
-    rollout = make_rollout(
-        config,
-        inputs.renderer,
-        live.generator,
-        live.environment,
-        training=False,
-        timeline=timeline,
-    )
-    prompts = validation_prompts(
-        inputs.validation.rows, inputs.renderer.prompt_ids, config.grpo.max_val_samples
-    )
-    grpo = config.grpo
-    return Evaluator(rollout, prompts, grpo.val_batch_size, grpo.val_num_generations_per_prompt)

@@ -146,18 +146,30 @@ def generator_inputs(
     weights: Weights,
     renderer: Renderer,
     num_threads: int,
-    folder: Path,
+    folder: Path | None,
     engines_on_gpu: bool = False,
+    trained: bool = True,
 ) -> GeneratorInputs:
-    """What a generator of the run is started with, wherever it is."""
+    """What a generator is started with, wherever it is.
+
+    Args:
+        config: The run.
+        model: See ``GeneratorInputs``, as for what is not named here.
+        weights: Likewise.
+        renderer: Likewise.
+        num_threads: Likewise.
+        folder: Likewise.
+        engines_on_gpu: Likewise.
+        trained: Whether the weights change meanwhile; in an evaluation they never do.
+    """
     return GeneratorInputs(
         model=model,
         weights=weights,
         policy=config.policy,
         renderer=renderer,
-        concurrent=config.grpo.concurrent,
-        ordered=is_ordered(config),
-        recompute_kv_cache=recomputes_kv_cache(config),
+        concurrent=trained and config.grpo.concurrent,
+        ordered=not trained or is_ordered(config),
+        recompute_kv_cache=trained and recomputes_kv_cache(config),
         deterministic=config.deterministic,
         num_threads=num_threads,
         folder=folder,

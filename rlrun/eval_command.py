@@ -20,11 +20,11 @@ from transformers.utils.logging import disable_progress_bar
 from rlrun.compute import compute
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
-from rlrun.derived import longest_prompt, sampling_of, thread_counts
+from rlrun.derived import generator_inputs, longest_prompt, sampling_of, thread_counts
 from rlrun.errors import ConfigError, EnvironmentDown, Problem, StorageError
 from rlrun.evaluate import Evaluation, Evaluator, accuracy_of
 from rlrun.inputs import read_rows
-from rlrun.interfaces import Generator, GeneratorInputs
+from rlrun.interfaces import Generator
 from rlrun.learner.model import saved_tensors
 from rlrun.machine import available_cores, device_of, set_up_torch
 from rlrun.pass_at_k import METHOD, PassAtK, estimates
@@ -156,17 +156,14 @@ async def _run(
         model, adapter = await compute(policy.load, device_of(config))
         if adapter is not None:
             adapter.merge()
-        inputs = GeneratorInputs(
+        inputs = generator_inputs(
+            config,
             model=model,
             weights=lambda: iter(saved_tensors(model).items()),
-            policy=config.policy,
             renderer=renderer,
-            concurrent=False,
-            ordered=True,
-            recompute_kv_cache=False,
-            deterministic=config.deterministic,
             num_threads=thread_counts(config, available_cores())[1],
             folder=None,
+            trained=False,
         )
         announcement = config.generation.announcement(inputs)
         if announcement:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlrun.config.model_words import NO_ROUTERS, missing_routers
 from rlrun.config.schema import Policy, RunConfig
 from rlrun.data.load import load_rows
 from rlrun.data.prepare import Prepared, prepare
@@ -62,7 +63,7 @@ def read_prompts(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
         ConfigError: The model's context is too short.
     """
     renderer = Renderer.load(config.policy)
-    check_context(config.policy)
+    check_model(config.policy)
     if config.grpo.max_rollout_turns > 1:
         renderer.check_turns()
     longest = longest_prompt(config)
@@ -92,15 +93,15 @@ def read_rows(config: RunConfig, renderer: Renderer, longest: int, *, training: 
     return prepare(rows, renderer.prompt_ids, longest)
 
 
-def check_context(policy: Policy) -> None:
-    """Makes sure that the model can hold the longest trajectory.
+def check_model(policy: Policy) -> None:
+    """Makes sure that the model can hold the longest trajectory, and has what settings are for.
 
     Raises:
-        ConfigError: Its context is shorter.
+        ConfigError: Its context is shorter, or it has no routers.
     """
+    text = read_model_config(policy.model).get_text_config(decoder=True).to_dict()
     # State-space models have no limit, and no such entry.
-    entries = read_model_config(policy.model).get_text_config(decoder=True).to_dict()
-    context = entries.get("max_position_embeddings")
+    context = text.get("max_position_embeddings")
     if context is not None and policy.max_total_sequence_length > context:
         what = (
             f"policy.max_total_sequence_length={policy.max_total_sequence_length} is above the "
@@ -108,3 +109,8 @@ def check_context(policy: Policy) -> None:
         )
         remedy = f"Set policy.max_total_sequence_length={context} or less"
         raise ConfigError([Problem("policy.max_total_sequence_length", what, remedy)])
+    # Of a model that had to be fetched first; of others the configuration was checked for it.
+    freeze, exact = policy.freeze_moe_router, policy.moe_router_fp32
+    missing = missing_routers(freeze, exact, text, policy.model)
+    if missing is not None:
+        raise ConfigError([Problem("policy.model", missing, NO_ROUTERS)])

@@ -8,7 +8,6 @@ read the same files. Weights are read as safetensors, and code in a model's fold
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import re
 import urllib.error
@@ -18,13 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from rlrun.config.paths import expand, is_dir, is_file
 from rlrun.config.schema import Policy
+from rlrun.embedded import EMBEDDED, embedded_folder
 from rlrun.errors import DataError, NotHere
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
-EMBEDDED = {"rlrun:tiny": "tiny", "rlrun:tiny-hybrid": "tiny_hybrid"}
-"""Models that are part of the package, by name: their folders under assets/."""
 
 SMOLLM2_FOLDER = "models/smollm2-135m-instruct"
 MADE_BY = {
@@ -179,11 +176,6 @@ def eos_token_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[i
             "Set eos_token_id in generation_config.json",
         )
     return tuple(dict.fromkeys(found))
-
-
-def embedded_folder(name: str) -> Path:
-    """The folder of a model that is part of the package; a KeyError for any other name."""
-    return Path(str(importlib.resources.files("rlrun") / "assets" / EMBEDDED[name]))
 
 
 def _resolve(name: str, key: str, *, weights: bool) -> Path:

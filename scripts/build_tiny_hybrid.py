@@ -6,25 +6,21 @@ the model's forms on the rows of generator:nano_v3_smoke: reasoning that is clos
 code in fences, JSON, calls of tools. A third of what it is taught is wrong or never ends, so that a
 run has something to learn and truncated answers.
 
-``python scripts/build_tiny_hybrid.py [OUT]`` takes about two minutes on one core. The tokenizer is
-that of rlrun:tiny with a chat template of its own. One thread and fixed seeds make the result
-reproducible on machines with the same vector instructions and versions of torch and transformers.
+``python scripts/build_tiny_hybrid.py OUT`` writes the folder (about two minutes on one core);
+``python scripts/build_tiny_hybrid.py --check`` builds it into a temporary folder and compares every
+file with the shipped one. The tokenizer is that of rlrun:tiny with a chat template of its own.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
-import math
 import random
-import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (the customary name)
+from _pretraining import ASSETS, CONTEXT, Course, Examples, command_line, padded, teach, write
 from transformers import (
     AutoTokenizer,
     GenerationConfig,
@@ -35,11 +31,9 @@ from transformers import (
 
 from rlrun.data.generators.nano_v3_smoke import records
 
-ASSETS = Path(__file__).resolve().parent.parent / "rlrun" / "assets"
-SHIPPED = ASSETS / "tiny_hybrid"
-STEPS, WARMUP_STEPS, BATCH_SIZE, PEAK_LR = 270, 20, 12, 6e-3
+BATCH_SIZE = 12
+COURSE = Course(steps=270, warmup_steps=20, peak_lr=6e-3, final_factor=0.05)
 WRONG, ENDLESS = 0.25, 0.1
-CONTEXT = 2048
 
 CHAT_TEMPLATE = """\
 {%- if tools %}
@@ -84,8 +78,6 @@ CHAT_TEMPLATE = """\
 
 RENDERED: dict[str, str] = {}
 """Prompts by their messages: rendering them anew would take longer than a step."""
-
-log = logging.getLogger("build_tiny_hybrid")
 
 
 def answer(row: Mapping[str, Any], rng: random.Random) -> str:
@@ -181,68 +173,32 @@ def build_model(tokenizer: PreTrainedTokenizerBase) -> NemotronHForCausalLM:
     return model
 
 
-def batch(
-    tokenizer: PreTrainedTokenizerBase, rng: random.Random
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded dialogues, and the same with -100 where nothing is learnt."""
-    chosen = rng.sample(dialogues(tokenizer, rng), BATCH_SIZE)
-    encoded = []
-    for prompt, response, end in chosen:
-        before = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        after = tokenizer(response + end, add_special_tokens=False)["input_ids"]
-        encoded.append((before, after))
-    width = max(len(before) + len(after) for before, after in encoded)
-    tokens = torch.full((BATCH_SIZE, width), tokenizer.pad_token_id)
-    targets = torch.full((BATCH_SIZE, width), -100)
-    for row, (before, after) in enumerate(encoded):
-        stop = len(before) + len(after)
-        tokens[row, :stop] = torch.tensor(before + after)
-        targets[row, len(before) : stop] = torch.tensor(after)
-    return tokens, targets
-
-
-def pretrain(model: NemotronHForCausalLM, tokenizer: PreTrainedTokenizerBase, steps: int) -> None:
-    """Next-token training on dialogues that are drawn anew for every step."""
+def batches(tokenizer: PreTrainedTokenizerBase) -> Iterator[Examples]:
+    """Dialogues that are drawn anew for every step."""
     rng = random.Random(0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98))
-    model.train()
-    for step in range(1, steps + 1):
-        factor = 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / steps))
-        for group in optimizer.param_groups:
-            group["lr"] = PEAK_LR * factor * min(1.0, step / WARMUP_STEPS)
-        tokens, targets = batch(tokenizer, rng)
-        logits = model(input_ids=tokens, use_cache=False).logits[:, :-1]
-        loss = F.cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten())
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if step % 50 == 0:
-            log.info("step %d of %d, loss %.3f", step, steps, loss.item())
-    model.train(False)
+    while True:
+        chosen = rng.sample(dialogues(tokenizer, rng), BATCH_SIZE)
+        yield padded(
+            [
+                (
+                    tokenizer(prompt, add_special_tokens=False)["input_ids"],
+                    tokenizer(response + end, add_special_tokens=False)["input_ids"],
+                )
+                for prompt, response, end in chosen
+            ],
+            tokenizer.pad_token_id,
+        )
 
 
-def main() -> int:
-    """Reads the command line; the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", nargs="?", type=Path, default=SHIPPED, help="folder to write")
-    parser.add_argument("--steps", type=int, default=STEPS, help="updates")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+def build(folder: Path) -> None:
+    """Writes the complete model folder."""
     tokenizer = AutoTokenizer.from_pretrained(ASSETS / "tiny")
     tokenizer.chat_template = CHAT_TEMPLATE
     tokenizer.model_max_length = CONTEXT
     model = build_model(tokenizer)
-    log.info("%d parameters", sum(parameter.numel() for parameter in model.parameters()))
-    pretrain(model, tokenizer, arguments.steps)
-    shutil.rmtree(arguments.out, ignore_errors=True)
-    model.save_pretrained(arguments.out)
-    tokenizer.save_pretrained(arguments.out)
-    (arguments.out / "model.safetensors").chmod(0o644)
-    return 0
+    teach(model, batches(tokenizer), COURSE)
+    write(model, tokenizer, folder)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line(build, ASSETS / "tiny_hybrid", __doc__))

@@ -3,27 +3,19 @@
 
 ``python scripts/build_tiny_model.py OUT`` writes the folder (about 40 s on one core);
 ``python scripts/build_tiny_model.py --check`` builds it into a temporary folder and compares every
-file with the shipped one. One thread and fixed seeds make the result reproducible on machines with
-the same vector instructions and versions of torch, tokenizers and transformers; elsewhere the last
-bits of the weights differ.
+file with the shipped one.
 """
 
 from __future__ import annotations
 
-import argparse
-import hashlib
-import logging
-import math
 import random
 import sys
-import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (the customary name)
+from _pretraining import ASSETS, CONTEXT, Course, Examples, command_line, padded, teach, write
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from torch import Tensor
 from transformers import (
     GenerationConfig,
     PreTrainedTokenizerFast,
@@ -33,9 +25,7 @@ from transformers import (
 
 from rlrun.data.generators.addition import addition_pairs, question
 
-SHIPPED = Path(__file__).resolve().parent.parent / "rlrun" / "assets" / "tiny"
 PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
-CONTEXT = 2048
 
 # Reasoning is nearly always right and nearly every answer without it is wrong, so that a policy
 # which is rewarded for the answer learns to reason: reward and response length rise together.
@@ -49,11 +39,8 @@ MIXTURE = {
 GUESS_OFFSETS = (-20, -11, -10, -9, -2, -1, 1, 2, 9, 10, 11, 20)
 
 PASSES = 2
-STEPS = 600
-WARMUP_STEPS = 50
 BATCH_SIZE = 32
-PEAK_LR = 3e-3
-FINAL_LR_FACTOR = 0.1
+COURSE = Course(steps=600, warmup_steps=50, peak_lr=3e-3, final_factor=0.1)
 
 CHAT_TEMPLATE = """\
 {%- for message in messages %}
@@ -82,8 +69,6 @@ CHAT_TEMPLATE = """\
 {{- '<|im_start|>assistant\\n' }}
 {%- endif %}
 """
-
-log = logging.getLogger("build_tiny_model")
 
 
 def reasoning(a: int, b: int) -> str:
@@ -175,13 +160,6 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
     return model
 
 
-class Examples(NamedTuple):
-    """Right-padded demonstrations: tokens, and the same with -100 where nothing is learnt."""
-
-    tokens: Tensor
-    targets: Tensor
-
-
 def encode(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> Examples:
     """Tokenizes the demonstrations as chats; only the response and its end are learnt."""
     prompts = [
@@ -191,93 +169,27 @@ def encode(tokenizer: PreTrainedTokenizerFast, pairs: list[tuple[str, str]]) -> 
         for asked, _ in pairs
     ]
     prompt_ids = tokenizer(prompts, add_special_tokens=False)["input_ids"]
-    response_ids = tokenizer([answered + END for _, answered in pairs], add_special_tokens=False)[
-        "input_ids"
-    ]
-    width = max(len(p) + len(r) for p, r in zip(prompt_ids, response_ids, strict=True))
-    tokens = torch.full((len(pairs), width), tokenizer.pad_token_id)
-    targets = torch.full((len(pairs), width), -100)
-    for row, (prompt, response) in enumerate(zip(prompt_ids, response_ids, strict=True)):
-        end = len(prompt) + len(response)
-        tokens[row, :end] = torch.tensor(prompt + response)
-        targets[row, len(prompt) : end] = torch.tensor(response)
-    return Examples(tokens, targets)
+    responses = [answered + END for _, answered in pairs]
+    response_ids = tokenizer(responses, add_special_tokens=False)["input_ids"]
+    return padded(list(zip(prompt_ids, response_ids, strict=True)), tokenizer.pad_token_id)
 
 
-def pretrain(model: Qwen3ForCausalLM, examples: Examples) -> None:
-    """Next-token training on the demonstrations, linear warm-up and cosine decay."""
+def batches(examples: Examples) -> Iterator[Examples]:
+    """Demonstrations drawn at random."""
     generator = torch.Generator().manual_seed(0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98))
-    model.train()
-    for step in range(1, STEPS + 1):
-        cosine = 0.5 * (1 + math.cos(math.pi * step / STEPS))
-        factor = FINAL_LR_FACTOR + (1 - FINAL_LR_FACTOR) * cosine
-        for group in optimizer.param_groups:
-            group["lr"] = PEAK_LR * factor * min(1.0, step / WARMUP_STEPS)
+    while True:
         rows = torch.randint(0, len(examples.tokens), (BATCH_SIZE,), generator=generator)
-        logits = model(input_ids=examples.tokens[rows], use_cache=False).logits[:, :-1]
-        loss = F.cross_entropy(logits.flatten(0, 1), examples.targets[rows][:, 1:].flatten())
-        torch.autograd.backward(loss)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if step % 100 == 0:
-            log.info("step %d of %d, loss %.3f", step, STEPS, loss.item())
-    model.train(False)
+        yield Examples(examples.tokens[rows], examples.targets[rows])
 
 
 def build(folder: Path) -> None:
     """Writes the complete model folder."""
-    torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
     pairs = demonstrations()
     tokenizer = build_tokenizer(pairs)
     model = build_model(tokenizer)
-    pretrain(model, encode(tokenizer, pairs))
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    (folder / "model.safetensors").chmod(0o644)
-
-
-def digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every built file, by name; the hand-written README is not one of them."""
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted(folder.iterdir())
-        if path.name != "README.md"
-    }
-
-
-def check() -> int:
-    """Builds afresh and compares with the shipped folder; the exit code."""
-    with tempfile.TemporaryDirectory() as temporary:
-        build(Path(temporary))
-        built, shipped = digests(Path(temporary)), digests(SHIPPED)
-    differing = sorted(
-        name for name in built.keys() | shipped.keys() if built.get(name) != shipped.get(name)
-    )
-    for name in differing:
-        log.error("%s differs: built %s, shipped %s", name, built.get(name), shipped.get(name))
-    if not differing:
-        log.info("all %d files equal the shipped ones", len(shipped))
-    return 1 if differing else 0
-
-
-def main() -> int:
-    """Reads the command line; the exit code."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("out", nargs="?", type=Path, help="folder to write, default: the shipped")
-    parser.add_argument("--check", action="store_true", help="compare, change nothing")
-    arguments = parser.parse_args()
-    if arguments.check:
-        return check()
-    folder: Path = arguments.out or SHIPPED
-    build(folder)
-    for name, digest in digests(folder).items():
-        log.info("%s  %s", digest, name)
-    return 0
+    teach(model, batches(encode(tokenizer, pairs)), COURSE)
+    write(model, tokenizer, folder)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command_line(build, ASSETS / "tiny", __doc__))

@@ -411,3 +411,42 @@ def test_a_failure_in_the_background_is_raised_and_leaves_nothing(tmp_path: Path
     with pytest.raises(StorageError, match="No space left"):
         store.save(6, writes("six"), {})
     assert [path.name for path in tmp_path.iterdir()] == ["step_000002"]
+
+
+BEGINNER = """
+import sys, threading
+from pathlib import Path
+from rlrun.checkpoint import CheckpointStore
+from rlrun.config.schema import Checkpointing
+store = CheckpointStore(Path(sys.argv[1]), Checkpointing(enabled=True, layout="sharded",
+    save_period=1, keep_top_k=0, metric=None, higher_is_better=True, checkpoint_must_save_by=None))
+store.save(1, lambda folder: (folder / "weights").write_text("whole"), {})
+def begin(folder):
+    (folder / "weights").write_text("ha")
+    def wait():
+        print("writing", flush=True)
+        threading.Event().wait()
+    return wait
+store.begin(2, begin, {})
+threading.Event().wait()  # the step after it is being trained
+"""
+
+
+def test_a_process_killed_while_it_writes_in_the_background_leaves_the_one_before(
+    tmp_path: Path,
+) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-c", BEGINNER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "writing\n"
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert len(list(tmp_path.glob(".step_000002*"))) == 1, "it was being written"
+    store = CheckpointStore(tmp_path, keeping(0))
+    loaded = store.load()
+    assert (loaded.step, (loaded.path / "weights").read_text()) == (1, "whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["step_000001"]
+    store.save(2, writes("two"), {})
+    assert saved_steps(tmp_path) == [2]

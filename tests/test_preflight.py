@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -285,7 +286,10 @@ def test_a_plan_that_does_not_fit_fails_and_says_what_would() -> None:
 
 
 def test_packing_is_refused_where_state_would_leak() -> None:
-    lines_of = preflight(load(["+recipe=nanov3", "policy.sequence_packing=true"]))
+    """Of a model that says so only once it is built: others are refused with the configuration."""
+    loaded = load(["+recipe=nanov3"])
+    packed = replace(loaded.config.policy, sequence_packing=True)
+    lines_of = preflight(replace(loaded, config=replace(loaded.config, policy=packed)))
     assert any("carry their state" in line.detail for line in lines_of if line.verdict == "fail")
 
 

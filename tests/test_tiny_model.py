@@ -32,7 +32,9 @@ def builder() -> ModuleType:
     spec = importlib.util.spec_from_file_location("build_tiny_model", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(path.parent)  # as for a program that is run
+        spec.loader.exec_module(module)
     return module
 
 

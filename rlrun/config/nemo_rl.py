@@ -41,10 +41,11 @@ class Absent:
 
 Target = Renamed | Chosen | Absent
 
-_FSDP = Absent(
+FSDP_ALONE = (
     "Nothing to set: cluster=ray spreads the model over cluster.num_learner_ranks by FSDP2; there "
-    "is no tensor or context parallelism of the learner"
+    "is no tensor, sequence, context, pipeline or expert parallelism of the learner"
 )
+_FSDP = Absent(FSDP_ALONE)
 _HUGGING_FACE = Absent(
     "Nothing to set: models are trained as transformers builds them, without Megatron"
 )
@@ -168,6 +169,17 @@ _POLICY: dict[str, Target] = {
     **{f"dtensor_cfg.lora_cfg.{key}": target for key, target in _LORA.items()},
     "dtensor_cfg.lora_cfg": _ONE_LORA,
     "dtensor_cfg": _FSDP,
+    **{
+        f"megatron_cfg.{name}": _FSDP
+        for name in (
+            "tensor_model_parallel_size",
+            "expert_tensor_parallel_size",
+            "expert_model_parallel_size",
+            "pipeline_model_parallel_size",
+            "context_parallel_size",
+            "sequence_parallel",
+        )
+    },
     "megatron_cfg.activation_checkpointing": Renamed("policy.activation_checkpointing"),
     "megatron_cfg.freeze_moe_router": Renamed("policy.freeze_moe_router"),
     "megatron_cfg.moe_router_dtype": Renamed("policy.moe_router_fp32", "true for fp32"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.config.duration import parse_duration
+from rlrun.config.model_words import NO_ROUTERS, is_recurrent, missing_routers, words_of
 from rlrun.config.paths import conf_dir, is_file
 from rlrun.config.suggest import nearest
 from rlrun.metrics import why_never_logged
@@ -238,6 +239,27 @@ def _model_is_no_choice(model: str) -> str | None:
     return None
 
 
+def _routers_are_there(
+    freeze: bool, exact: bool, model: str, architecture: Mapping[str, Any]
+) -> str | None:
+    if not (freeze or exact):
+        return None
+    words = words_of(model, architecture)
+    return None if words is None else missing_routers(freeze, exact, words, model)
+
+
+def _packed_rows_stay_apart(
+    packed: bool, model: str, architecture: Mapping[str, Any]
+) -> str | None:
+    words = words_of(model, architecture) if packed else None
+    if words is None or not is_recurrent(words):
+        return None
+    return (
+        f"policy.sequence_packing=true, and policy.model={model} has layers that would carry their "
+        "state from one packed trajectory to the next"
+    )
+
+
 def _calls_are_parsed(advantage: float | None, exposed: bool, parser: str | None) -> str | None:
     if advantage is None or (exposed and parser is not None):
         return None
@@ -415,5 +437,22 @@ RULES: tuple[Rule, ...] = (
         ("policy.model",),
         _model_is_no_choice,
         "Write policy/model=NAME to choose it; a folder of that name is ./NAME",
+    ),
+    Rule(
+        "routers_are_there",
+        (
+            "policy.freeze_moe_router",
+            "policy.moe_router_fp32",
+            "policy.model",
+            "policy.architecture",
+        ),
+        _routers_are_there,
+        NO_ROUTERS,
+    ),
+    Rule(
+        "packed_rows_stay_apart",
+        ("policy.sequence_packing", "policy.model", "policy.architecture"),
+        _packed_rows_stay_apart,
+        "Set policy.sequence_packing=false",
     ),
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 from rlrun.config.compose import Composition
 from rlrun.config.interpolation import Resolver
 from rlrun.config.keys import Keys, Leaf, all_keys, keys_of, variants_with
-from rlrun.config.nemo_rl import find_nemo_rl_key
+from rlrun.config.nemo_rl import FSDP_ALONE, find_nemo_rl_key
 from rlrun.config.origin import Assignment, Origin, OriginKind
 from rlrun.config.paths import conf_dir
 from rlrun.config.report import Report
@@ -159,6 +159,8 @@ class _Settler:
             return
         near = nearest_key(key, self._keys.names()) or nearest_key(key, all_keys())
         remedy = f"The nearest key is {near}" if near else "The command rlrun config lists all keys"
+        if key.startswith(("policy.", "cluster.")) and "parallel" in key:
+            remedy = FSDP_ALONE  # No other key comes near to it.
         self._report.add(assignment.where, f"unknown key {key}", remedy, key)
 
     def _check_foreign(self, assignment: Assignment) -> None:

@@ -23,6 +23,9 @@ from rlrun.nightly.statistics import Statistic, series
 SLOWER_BY = 0.05
 """Share by which steps may be slower than the trend."""
 
+BEFORE_TRAINING = 0
+"""The step of the line that has the validation before the first update."""
+
 FIRST_TIMED_STEP = 2
 """The first step compiles, fills caches and waits for workers."""
 
@@ -133,7 +136,7 @@ class Rises(Assertion):
     """The mean over the last steps exceeds that over the first ones, averaged over the seeds.
 
     Attributes:
-        metric: A declared metric.
+        metric: A declared metric; of validation, the one before the first step counts.
         window: Logged values in each of the two windows.
         by: Least difference, in the metric's unit.
     """
@@ -156,7 +159,7 @@ class Rises(Assertion):
         """See ``Assertion.decide``."""
         rises: list[float] = []
         for run in evidence.runs:
-            logged = series(run.lines, self.metric)
+            logged = series(run.lines, self.metric, BEFORE_TRAINING)
             if len(logged) < 2 * self.window:
                 text = f"seed {run.seed} logged {self.metric} {len(logged)} times"
                 return Verdict(False, f"{text}; two windows need {2 * self.window}")
@@ -194,8 +197,7 @@ class LedgerClosed(Assertion):
         """See ``Assertion.decide``."""
         count = 0
         for run in evidence.runs:
-            # The line of step 0 is that of the validation before anything is sampled.
-            for line in (line for line in run.lines if line["step"] > 0):
+            for line in (line for line in run.lines if line["step"] > BEFORE_TRAINING):
                 where = f"seed {run.seed}, step {line['step']}"
                 missing = {"tokens/generated", *self._PARTS} - line.keys()
                 if missing:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import statistics
 import sys
 import time
 import uuid
@@ -17,15 +16,14 @@ from typing import Any
 from rlrun import __version__
 from rlrun.atomic import storage_error, write_file
 from rlrun.console import Console
-from rlrun.errors import CheckFailed, ConfigError, Problem, RlrunError, StorageError
+from rlrun.errors import CheckFailed, ConfigError, Problem, StorageError
 from rlrun.json_line import parse_object
 from rlrun.logs import read_metrics
-from rlrun.nightly.assertions import Assertion, Evidence, SeedRun, Verdict, step_seconds
+from rlrun.nightly.assertions import Evidence, SeedRun, Verdict, step_seconds
+from rlrun.nightly.decide import compare, decide
 from rlrun.nightly.execute import Ending, Places, execute
 from rlrun.nightly.plan import Case, Plan, check_hardware, make_plan
 from rlrun.nightly.reports import CaseResult, junit, markdown
-from rlrun.nightly.spec import ParitySpec
-from rlrun.nightly.statistics import series
 from rlrun.nightly.trend import append_trend, baseline_step_s, machine, read_trend
 from rlrun.run_lock import RunLock
 from rlrun.signals import StopSignal
@@ -120,7 +118,7 @@ class Nightly:
                 evidence[case.spec.name] = self._evidence(case)
             results[name] = self._decide(case, own, evidence.get(case.spec.name))
             self._write(list(results.values()))
-        parities = [_parity(parity, evidence) for parity in self.plan.parities]
+        parities = [compare(parity, evidence) for parity in self.plan.parities]
         return [*results.values(), *parities]
 
     def _seed(self, case: Case, seed: int) -> Ending:
@@ -163,7 +161,7 @@ class Nightly:
         name, assertions = case.spec.full_name, case.spec.assertions
         if evidence is None:
             return CaseResult(name, own, dict.fromkeys(assertions))
-        verdicts = {key: _verdict(one, evidence) for key, one in assertions.items()}
+        verdicts = {key: decide(one, evidence) for key, one in assertions.items()}
         result = CaseResult(name, own, dict(verdicts), step_seconds(evidence.runs))
         append_trend(self.trend, self._entry(case, result, verdicts))
         if result.passed:
@@ -194,38 +192,6 @@ class Nightly:
         write_file(self.places.root / "junit.xml", junit(results))
         write_file(self.places.root / "summary.md", text)
         return text
-
-
-def _verdict(assertion: Assertion, evidence: Evidence) -> Verdict:
-    try:
-        return assertion.decide(evidence)
-    except RlrunError as error:
-        # A damaged file of a run is that run's failure; the others still count.
-        return Verdict(False, str(error))
-
-
-def _parity(parity: ParitySpec, evidence: Mapping[str, Evidence]) -> CaseResult:
-    name = f"parity-{parity.name}"
-    if not all(run in evidence for run in parity.runs):
-        return CaseResult(name, [], {"parity": None})
-    means: list[float] = []
-    for run in parity.runs:
-        values: list[float] = []
-        for seed in evidence[run].runs:
-            logged = series(seed.lines, parity.metric, parity.from_step)
-            if not logged:
-                text = f"{run}, seed {seed.seed} never logged {parity.metric}"
-                return CaseResult(name, [], {"parity": Verdict(False, text)})
-            values.append(parity.statistic.of(logged))
-        means.append(statistics.fmean(values))
-    found = means[1] - means[0]
-    text = (
-        f"{parity.statistic} of {parity.metric}, mean over the seeds: "
-        f"{means[0]:.4g} ({parity.runs[0]}) and {means[1]:.4g} ({parity.runs[1]}), "
-        f"difference {found:+.4g}; at most {parity.within:g} either way"
-    )
-    verdict = Verdict(abs(found) <= parity.within, text, found)
-    return CaseResult(name, [], {"parity": verdict})
 
 
 def nightly_command(

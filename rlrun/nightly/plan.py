@@ -79,7 +79,7 @@ def make_plan(tier: str, recipes: Sequence[str] | None, config_dir: Path | None)
     """Reads and checks the nightly files.
 
     Args:
-        tier: Runs of other tiers are left out.
+        tier: Runs of other tiers are left out; their settings are not composed.
         recipes: Names of recipes; None for all that have a nightly file.
         config_dir: A folder of further recipes.
 
@@ -100,10 +100,10 @@ def make_plan(tier: str, recipes: Sequence[str] | None, config_dir: Path | None)
             continue
         configs: dict[str, RunConfig] = {}
         for run in spec.runs:
-            case = _case(recipe, run, config_dir, problems)
+            case = _case(recipe, run, config_dir, problems) if run.tier == tier else None
             if case is not None:
                 configs[run.name] = case.config
-                cases += [case] if run.tier == tier else []
+                cases.append(case)
         tiers = {run.name: run.tier for run in spec.runs}
         for parity in spec.parities:
             problems += _parity_problems(parity, tiers, configs)

@@ -10,7 +10,7 @@ import yaml
 from tokenizers import Tokenizer
 
 from rlrun.atomic import storage_error
-from rlrun.models import EMBEDDED, embedded_folder
+from rlrun.embedded import EMBEDDED, embedded_folder
 from rlrun.run_dir import RunDir
 
 _LONGEST = 8

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands of the workflows exist: targets of the Makefile, which make can read, and commands."""
+"""Commands of the workflows exist: targets of the Makefile, which make can read, and commands.
+
+What they ask of ``rlrun nightly`` is run, but for the training: the plan of every tier is made.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import yaml
 
 from rlrun.cli import command_names
 from rlrun.nightly.spec import TIERS
+from tests.conftest import rlrun
 from tests.factories import ROOT
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
@@ -40,6 +44,19 @@ def commands(path: Path) -> list[list[str]]:
             choices = job.get("strategy", {}).get("matrix", {}).get("tier", [""])
             for tier in choices if "matrix.tier" in line else [""]:
                 found.append(shlex.split(line.replace("${{ matrix.tier }}", tier)))
+    return found
+
+
+def expanded(path: Path) -> list[list[str]]:
+    """What make would ask of rlrun for the commands of a workflow."""
+    found: list[list[str]] = []
+    for words in commands(path):
+        done = subprocess.run(
+            [*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.replace("\\\n", "").splitlines()
+        found += rlrun_commands([shlex.split(line) for line in lines])
     return found
 
 
@@ -69,14 +86,34 @@ def test_every_command_is_one_that_exists(path: Path) -> None:
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_make_knows_what_to_do_and_asks_rlrun_for_what_it_has(path: Path) -> None:
-    for words in commands(path):
-        done = subprocess.run(
-            [*words, "--dry-run"], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        lines = done.stdout.replace("\\\n", "").splitlines()
-        for asked in rlrun_commands([shlex.split(line) for line in lines]):
-            assert asked[0] in command_names()
+    for words in expanded(path):
+        assert words[0] in command_names()
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_every_nightly_of_the_workflow_has_runs_to_make(tmp_path: Path) -> None:
+    """As make expands them, run up to the first training."""
+    asked = [words for words in expanded(WORKFLOWS[1]) if words[0] == "nightly"]
+    assert [words[words.index("--tier") + 1] for words in asked] == ["cpu", "1gpu", "1node"]
+    for words in asked:
+        done = rlrun(*words, "--dry-run", cwd=tmp_path)
+        assert done.code == 0, done.err
+        assert "all limits together" in done.out
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_a_nightly_makes_what_its_recipes_need() -> None:
+    done = subprocess.run(
+        ["make", "--dry-run", "nightly", "SMOLLM2=no/such", "GYM=.no-such"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rlrun.smollm2 no/such" in done.stdout
+    assert "gym setup --venv .no-such" in done.stdout
 
 
 def test_every_step_is_an_action_or_a_command() -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds for every file of conf/ and recipes/ and every settings class."""
 
+import re
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from rlrun.config.variants import discover
 from rlrun.config.yaml_file import read_yaml
 from rlrun.errors import ConfigError
 from rlrun.interfaces import REGISTRY, SLOTS
+from rlrun.metrics import METRICS, is_declared
 
 discover()
 CONF_FILES = sorted(conf_dir().rglob("*.yaml"))
@@ -106,6 +108,17 @@ def test_every_recipe_says_hardware_time_and_what_to_expect() -> None:
     for info in list_recipes():
         for word in ("Hardware:", "Time:", "Expected:"):
             assert word in info.header, info.name
+
+
+def test_headers_of_recipes_name_metrics_that_exist() -> None:
+    stages = "|".join({name.partition("/")[0] for name in METRICS})
+    found = [
+        (info.name, name)
+        for info in list_recipes()
+        for name in re.findall(rf"\b(?:{stages})/[a-z_/]+", info.header)
+    ]
+    assert len(found) > 10
+    assert [one for one in found if not is_declared(one[1])] == []
 
 
 def test_there_are_the_scales_that_recipes_are_run_at() -> None:

@@ -52,6 +52,12 @@ def test_the_nearest_key_is_suggested() -> None:
         assert found[f"{key}=1"].remedy == f"The nearest key is {near}"
 
 
+def test_keys_for_parallelism_that_is_not_there_say_so() -> None:
+    keys = ("policy.tensor_parallel_size", "policy.parallel.context", "cluster.expert_parallel")
+    for problem in by_flag([f"{key}=2" for key in keys]).values():
+        assert "no tensor, sequence, context, pipeline or expert parallelism" in problem.remedy
+
+
 def test_an_unknown_key_in_a_recipe_is_named_with_its_line(recipe: Recipe) -> None:
     flag = recipe("defaults: [quickstart, _self_]\n\ngrpo:\n  seed: 1\n  sede: 2\nextra: {a: 1}\n")
     found = problems([flag])

@@ -136,6 +136,16 @@ BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
             "nothing parses calls",
         ),
     ],
+    "routers_are_there": [
+        (("policy.freeze_moe_router=true",), "policy.freeze_moe_router=true, and policy.model="),
+        (("policy.moe_router_fp32=true",), "rlrun:tiny has no router"),
+    ],
+    "packed_rows_stay_apart": [
+        (
+            ("policy.model=rlrun:tiny-hybrid", "policy.sequence_packing=true"),
+            "carry their state from one packed trajectory to the next",
+        )
+    ],
     "model_is_no_choice": [(("policy.model=tiny",), "name of a choice")],
     "stale_is_corrected": [
         (("grpo=async", "correction.enabled=false"), "as if they were fresh"),
@@ -205,6 +215,9 @@ def test_a_broken_rule_is_the_only_problem(flags: tuple[str, ...], what: str) ->
             "grpo.overlong_shaping.buffer_tokens=28",
         ),
         ("policy.model=./tiny",),
+        ("policy.sequence_packing=true",),
+        ("policy.model=rlrun:tiny-hybrid", "policy.freeze_moe_router=true"),
+        ("policy.model=somebody/elsewhere", "policy.moe_router_fp32=true"),
         ("generation.top_p=0.9", "generation.top_k=5"),
         ("policy.scheduler.decay=linear", "policy.scheduler.decay_steps=40"),
         ("policy.scheduler.warmup_steps=100",),

@@ -51,6 +51,7 @@ REMEDIES = [
     ("data.validation.input_key", "data.validation.prompt_field"),
     ("policy.dtensor_cfg.tensor_parallel_size", "FSDP2"),
     ("policy.dtensor_cfg.activation_checkpointing", "policy.activation_checkpointing"),
+    ("policy.megatron_cfg.context_parallel_size", "FSDP2"),
     ("policy.megatron_cfg.optimizer.lr", "policy.optimizer.lr"),
     ("policy.dtensor_cfg.lora_cfg.dim", "policy.lora.rank"),
     ("policy.megatron_cfg.peft.alpha", "policy.lora.alpha"),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rlrun.errors import DataError
-from rlrun.inputs import check_context
+from rlrun.inputs import check_model
 from rlrun.learner.model import load_model
 from rlrun.models import load_tokenizer, resolve_model
 from rlrun.training_state import load_tensors, save_tensors
@@ -43,7 +43,7 @@ def test_truncated_weights_are_damaged(folder: Path) -> None:
     with pytest.raises(DataError, match="cannot be loaded"):
         load(folder)
     with pytest.raises(DataError, match="is damaged"):
-        check_context(replace(config().policy, model=str(folder)))
+        check_model(replace(config().policy, model=str(folder)))
 
 
 def test_a_configuration_of_other_shapes_is_refused(folder: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_configuration_of_other_shapes_is_refused(folder: Path) -> None:
 def test_a_configuration_that_says_nothing_is_refused(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     with pytest.raises(DataError):
-        check_context(replace(config().policy, model=str(folder)))
+        check_model(replace(config().policy, model=str(folder)))
 
 
 @pytest.mark.parametrize(

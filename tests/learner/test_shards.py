@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rlrun.errors import ConfigError, StorageError
 from rlrun.learner import shards
 from rlrun.learner.learner import Learner
-from rlrun.learner.mixture import experts, routers
+from rlrun.learner.mixture import experts, routers, set_up_routers
 from rlrun.learner.model import read_weights
 from rlrun.learner.sharding import Ranks, full_tensors
 from rlrun.training_state import flatten_optimizer_state, load_tensors, save_tensors
@@ -236,5 +237,7 @@ def test_routers_compute_in_float32_where_all_else_is_bfloat16(
 
 
 def test_a_model_without_routers_is_refused() -> None:
+    """Whatever its config.json seemed to say."""
+    dense = new_learner()
     with pytest.raises(ConfigError, match="has no router"):
-        new_learner("policy.freeze_moe_router=true")
+        set_up_routers(dense.model, replace(dense.policy, freeze_moe_router=True))

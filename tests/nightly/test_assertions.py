@@ -14,6 +14,7 @@ from rlrun.metrics import METRICS
 from rlrun.nightly.assertions import (
     AgeBound,
     Assertion,
+    Audited,
     Bound,
     Evidence,
     LedgerClosed,
@@ -22,11 +23,14 @@ from rlrun.nightly.assertions import (
     StepTime,
     Verdict,
 )
+from rlrun.nightly.decide import compare, decide
 from rlrun.nightly.execute import Ending
 from rlrun.nightly.reports import CaseResult, junit, markdown
+from rlrun.nightly.spec import ParitySpec
 from rlrun.nightly.statistics import Statistic
 from rlrun.nightly.trend import append_trend, baseline_step_s, read_trend
 from tests.factories import config
+from tests.test_audit import record
 
 PARTS = [name for name in METRICS if name.startswith("tokens/") and name != "tokens/generated"]
 
@@ -86,6 +90,13 @@ def test_a_bound_and_a_rise_are_decided(
     assert verdict.value == (None if value is None else pytest.approx(value))
 
 
+def test_a_rise_begins_with_the_validation_before_the_first_step() -> None:
+    lines = [{"step": step, "validation/accuracy": 0.1 * step} for step in (0, 5)]
+    run = Evidence([SeedRun(1, Path(), lines)], config(), None)
+    assert Rises("validation/accuracy", 1, 0.5).decide(run).passed
+    assert not Rises("validation/accuracy", 1, 0.6).decide(run).passed
+
+
 def test_the_age_bound_is_that_of_the_run() -> None:
     lines: list[dict[str, float]] = [{"age/max": 2}]
     for age, passed in ((2, True), (1, False)):
@@ -109,6 +120,82 @@ def test_steps_more_than_five_percent_slower_than_the_trend_fail() -> None:
     assert StepTime(0.1).decide(evidence(lines, baseline=0.98)).passed
     first = StepTime().decide(evidence(lines))
     assert first.passed and "no trend yet" in first.text
+
+
+@pytest.mark.parametrize(
+    ("metric", "statistic", "limits", "good", "bad"),
+    [
+        ("train/reward_mean", "mean", {"at_least": 0.2}, (0.1, 0.4), (0.1, 0.2)),
+        (
+            "correction/token_mult_prob_error",
+            "median",
+            {"at_most": 1.1},
+            (1.0, 1.05, 9.0),
+            (1.0, 1.2, 9.0),
+        ),
+        ("correction/mismatch_kl", "max", {"at_most": 0.02}, (0.0, 0.02), (0.0, 0.021)),
+        ("perf/ceiling_efficiency", "median", {"at_least": 0.25}, (0.1, 0.3, 0.9), (0.1, 0.2, 0.9)),
+    ],
+)
+def test_what_recipes_promise_can_be_broken(
+    metric: str,
+    statistic: str,
+    limits: dict[str, float],
+    good: tuple[float, ...],
+    bad: tuple[float, ...],
+) -> None:
+    promise = Bound(metric, Statistic(statistic), **limits)
+    for values, kept in ((good, True), (bad, False)):
+        lines = [{metric: value} for value in values]
+        assert promise.decide(evidence(lines)).passed is kept
+
+
+def audited(folder: Path) -> Verdict:
+    return decide(Audited(), Evidence([SeedRun(1, folder, [])], config(), None))
+
+
+def test_a_run_whose_books_are_wrong_fails_its_audit(tmp_path: Path) -> None:
+    record(tmp_path, events=25, kills=1)
+    honest = audited(tmp_path)
+    assert honest.passed and honest.text == "no violation over 1 restarts"
+    first = min((tmp_path / "trained").iterdir())
+    lines = first.read_text().splitlines(keepends=True)
+    first.write_text("".join(lines[2:]))
+    found = audited(tmp_path)
+    assert not found.passed and found.text.startswith("seed 1: ")
+    assert found.value is not None and found.value >= 1
+
+
+def test_a_damaged_file_fails_the_assertion_that_reads_it(tmp_path: Path) -> None:
+    record(tmp_path, events=25)
+    events = tmp_path / "events.jsonl"
+    lines = events.read_text().splitlines(keepends=True)
+    events.write_text("".join([lines[0], "no event\n", *lines[2:]]))
+    found = audited(tmp_path)
+    assert not found.passed and "events.jsonl" in found.text
+
+
+@pytest.mark.parametrize(("other", "passed"), [(0.9, True), (0.84, False), (1.06, False)])
+def test_parity_fails_where_two_runs_end_apart(other: float, passed: bool) -> None:
+    parity = ParitySpec("", "two", ("a", "b"), "train/reward_mean", Statistic.LAST, within=0.1)
+    found = {
+        "a": evidence(rewards(0, 0.9), rewards(0, 1.0)),
+        "b": evidence(rewards(0, other), rewards(0, other)),
+    }
+    result = compare(parity, found)
+    assert result.name == "parity-two" and result.passed is passed
+    verdict = result.verdicts["parity"]
+    assert verdict is not None and verdict.value == pytest.approx(other - 0.95)
+
+
+def test_parity_without_its_runs_is_skipped_and_counts_as_failed() -> None:
+    parity = ParitySpec("", "two", ("a", "b"), "train/loss", Statistic.LAST, within=0.1)
+    assert compare(parity, {"a": evidence(rewards(1))}).verdicts == {"parity": None}
+    both = {"a": evidence(rewards(1)), "b": evidence(rewards(1))}
+    missing = compare(parity, both)
+    assert not missing.passed
+    assert missing.verdicts["parity"] is not None
+    assert "never logged train/loss" in missing.verdicts["parity"].text
 
 
 def entry(seconds: float, nightly: str, **more: object) -> dict[str, object]:

@@ -3,19 +3,28 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from rlrun.config import list_recipes, recipes_dir
 from rlrun.errors import ConfigError, EnvironmentDown
-from rlrun.nightly.plan import check_hardware, make_plan
-from rlrun.nightly.spec import TIERS, nightly_recipes, read_spec
+from rlrun.nightly.assertions import AgeBound, Audited, Bound, LedgerClosed, StepTime
+from rlrun.nightly.plan import Plan, check_hardware, make_plan
+from rlrun.nightly.spec import TIERS
 from tests.nightly.conftest import RUN, WriteNightly
 
 CPU_MINUTES = 45
 
 
+@cache
+def shipped(tier: str) -> Plan:
+    """The plan of a tier by the files that come with rlrun."""
+    return make_plan(tier, None, None)
+
+
 def test_shipped_files_are_valid_and_the_cpu_tier_fits_its_time() -> None:
-    plan = make_plan("cpu", None, None)
+    plan = shipped("cpu")
     assert plan.minutes <= CPU_MINUTES
     names = [case.spec.full_name for case in plan.cases]
     assert "grpo-tiny-1n0g-async.v1" in names
@@ -26,9 +35,25 @@ def test_shipped_files_are_valid_and_the_cpu_tier_fits_its_time() -> None:
             assert len(case.seeds) >= 3, "parity of fewer seeds says little"
 
 
-def test_every_run_has_a_tier() -> None:
-    for recipe in nightly_recipes().values():
-        assert {run.tier for run in read_spec(recipe).runs} <= set(TIERS)
+def test_every_recipe_has_a_run_on_the_cpu() -> None:
+    """What shows that the recipe works where there is no GPU; others learn something there."""
+    by_recipe = {case.recipe.stem for case in shipped("cpu").cases}
+    assert by_recipe == {info.name for info in list_recipes()}
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_every_run_asserts_its_books_and_that_engine_and_learner_agree(tier: str) -> None:
+    for case in shipped(tier).cases:
+        kinds = {type(one) for one in case.spec.assertions.values()}
+        metrics = {one.metric for one in case.spec.assertions.values() if isinstance(one, Bound)}
+        assert {LedgerClosed, Audited} <= kinds, case.spec.name
+        assert "correction/token_mult_prob_error" in metrics, case.spec.name
+        assert AgeBound in kinds, case.spec.name
+        learns = "reward_rises" in case.spec.assertions or "accuracy_rises" in case.spec.assertions
+        floor = metrics & {"train/reward_mean", "train/shaped_reward_mean", "validation/accuracy"}
+        assert learns or floor, case.spec.name
+        if learns:
+            assert StepTime in kinds, f"{case.spec.name} is long enough to be timed"
 
 
 def test_nightly_files_are_no_recipes() -> None:

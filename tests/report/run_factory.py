@@ -7,7 +7,7 @@ import json
 import random
 from pathlib import Path
 
-from rlrun.models import embedded_folder
+from rlrun.embedded import embedded_folder
 from rlrun.records import TrainedLine, ValidationLine, write_lines
 from rlrun.run_dir import RunDir
 from rlrun.status import RunState

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlrun.embedded import embedded_folder
 from rlrun.errors import StorageError
 from rlrun.logs import read_metrics
-from rlrun.models import embedded_folder
 from rlrun.records import write_lines
 from rlrun.report import write_report
 from rlrun.report.page import as_script

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings for layers that a model does not have are refused by the configuration."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlrun.config import load
+from rlrun.config.model_words import is_recurrent, may_have_routers
+from rlrun.errors import ConfigError
+from rlrun.inputs import check_model
+from rlrun.models import resolve_model
+from tests.config.config_problems import only_problem
+from tests.factories import config
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ({"model_type": "qwen3", "num_hidden_layers": 2}, False),
+        ({"model_type": "qwen3_moe", "num_experts": 128}, True),
+        ({"model_type": "mixtral", "num_local_experts": 8}, True),
+        ({"model_type": "deepseek_v3", "n_routed_experts": 256}, True),
+        ({"model_type": "deepseek_v2", "n_routed_experts": None}, False),
+        ({"model_type": "qwen2_moe", "num_experts": 1}, False),
+        ({"model_type": "dbrx", "ffn_config": {"moe_num_experts": 16}}, True),
+        ({"layers_block_type": ["linear_attention", "moe"], "n_routed_experts": 8}, True),
+        ({"layers_block_type": ["linear_attention", "mlp"], "n_routed_experts": 8}, False),
+        ({"hybrid_override_pattern": "ME*E", "n_routed_experts": 8}, True),
+        ({"hybrid_override_pattern": "M-*-", "n_routed_experts": 8}, False),
+    ],
+)
+def test_a_model_with_experts_may_have_routers(words: dict[str, Any], found: bool) -> None:
+    assert may_have_routers(words) is found
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ({"model_type": "qwen3", "layer_types": ["full_attention"]}, False),
+        ({"model_type": "qwen3_next", "layer_types": ["linear_attention"]}, True),
+        ({"layers_block_type": ["mamba", "attention"]}, True),
+        ({"layers_block_type": ["attention", "moe"]}, False),
+        ({"hybrid_override_pattern": "ME*E"}, True),
+        ({"hybrid_override_pattern": "-*-"}, False),
+        ({"layer_types": None, "layers_block_type": 3}, False),
+        ({"text_config": {"layer_types": ["linear_attention"]}}, True),
+    ],
+)
+def test_a_model_with_a_state_is_known(words: dict[str, Any], found: bool) -> None:
+    assert is_recurrent(words) is found
+
+
+def test_a_recipe_for_a_mixture_is_refused_with_another_model() -> None:
+    problem = only_problem(
+        ["+recipe=nanov3", "policy.model=rlrun:tiny", "policy.architecture=null"]
+    )
+    assert "policy.freeze_moe_router=true and policy.moe_router_fp32=true" in problem.what
+    assert "rlrun:tiny has no router" in problem.what
+    load(["+recipe=nanov3", "scale=smoke"])
+
+
+def test_the_config_json_of_a_folder_decides(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(resolve_model("rlrun:tiny-hybrid"), tmp_path / "model"))
+    flags = ["+recipe=quickstart", f"policy.model={folder}", "policy.moe_router_fp32=true"]
+    load(flags)
+    words = json.loads((folder / "config.json").read_text())
+    kinds = ["mlp" if kind == "moe" else kind for kind in words["layers_block_type"]]
+    (folder / "config.json").write_text(json.dumps(words | {"layers_block_type": kinds}))
+    assert "has no router" in only_problem(flags).what
+
+
+def test_a_model_that_is_fetched_is_looked_at_before_it_is_loaded() -> None:
+    with pytest.raises(ConfigError, match="has no router"):
+        check_model(replace(config().policy, freeze_moe_router=True))
