@@ -111,6 +111,12 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
+def terminate(pid: int) -> None:
+    """Asks a process to end, if it is there."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+
+
 def stop(pid: int, seconds: float) -> None:
     """Stops a process for a while, if it is there."""
     with contextlib.suppress(ProcessLookupError):

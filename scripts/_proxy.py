@@ -21,7 +21,7 @@ class Mode(StrEnum):
     THROUGH = "through"
     SLOW = "slow"
     HALF_OPEN = "half open"
-    """Connections are taken and stay open, and nothing comes through."""
+    """Connections are taken and stay open, and nothing comes through them ever again."""
     RESET = "reset"
     """Connections are taken and reset, those that exist as well."""
 
@@ -42,16 +42,16 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._listener.settimeout(POLL_S)
         self.port: int = self._listener.getsockname()[1]
-        self._closed = False
+        self._over = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         """Takes no more connections; those that exist end by themselves."""
-        self._closed = True
+        self._over.set()
         self._listener.close()
 
     def _accept(self) -> None:
-        while not self._closed:
+        while not self._over.is_set():
             try:
                 client, _ = self._listener.accept()
             except TimeoutError:
@@ -77,18 +77,18 @@ class Proxy:
         """Passes bytes on in one direction, until one side ends."""
         source.settimeout(POLL_S)
         try:
-            while not self._closed:
+            while not self._over.is_set():
                 if self.mode is Mode.RESET:
                     for end in (source, sink):
                         # Closed without lingering, a connection is reset.
                         end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                     break
-                try:
-                    data = b"" if self.mode is Mode.HALF_OPEN else source.recv(CHUNK)
-                except TimeoutError:
-                    continue
                 if self.mode is Mode.HALF_OPEN:
-                    time.sleep(POLL_S)
+                    self._over.wait()
+                    return
+                try:
+                    data = source.recv(CHUNK)
+                except TimeoutError:
                     continue
                 if not data:
                     break

@@ -7,6 +7,8 @@ Monotonic clocks go on as they were, as they do when somebody sets the clock of 
 Times of files, and what is not written in Python, are not shifted.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import time
@@ -14,18 +16,19 @@ import time
 JUMPS = json.loads(os.environ.get("RLRUN_CLOCK_JUMPS", "[]"))
 
 
-def _shift_ns(monotonic=time.monotonic) -> int:
-    now = monotonic()
-    return int(1e9 * sum(seconds for when, seconds in JUMPS if now >= when))
+REAL_NS = time.time_ns
 
 
-def _time_ns(real_ns=time.time_ns) -> int:
-    return real_ns() + _shift_ns()
+def shifted_ns() -> int:
+    """What the clock of the wall says."""
+    now = time.monotonic()
+    return REAL_NS() + int(1e9 * sum(seconds for when, seconds in JUMPS if now >= when))
 
 
-def _time() -> float:
-    return _time_ns() / 1e9
+def shifted() -> float:
+    """The same in seconds."""
+    return shifted_ns() / 1e9
 
 
 if JUMPS:
-    time.time, time.time_ns = _time, _time_ns
+    time.time, time.time_ns = shifted, shifted_ns
