@@ -133,7 +133,8 @@ class Trial:
         self.kind = KINDS[self.plan.kind]
         self.rng = random.Random(f"{self.plan.seed} in the trial")
         self.run_dir = self.folder / "disk" / "run"
-        self.mounted = False
+        self.mounted, self.commands = False, 0
+        self.arguments: tuple[str, ...] = ()
         self.before: Before | None = None
         self.variables: dict[str, str] = {}
         self.victim: faults.Victim
@@ -169,7 +170,8 @@ class Trial:
         own = self.agent.flags() if self.agent is not None else ()
         needed = [flag.replace(FOLDER, str(self.folder)) for flag in self.kind.flags]
         flags = (*flags_of(self.plan.setting, self.folder), *UNVALIDATED, *own, *needed)
-        command = self._command("train", *flags, f"run_dir={self.run_dir}")
+        self.arguments = ("train", *flags, f"run_dir={self.run_dir}")
+        command = self._command(*self.arguments)
         self.victim = faults.Victim(command, self.run_dir, self.agent)
 
     def _carry_out(self) -> None:
@@ -194,7 +196,9 @@ class Trial:
         if self.agent is not None:
             self.agent.start()
         self.before, self.variables = None, {}
-        command = self._command("resume", str(self.run_dir))
+        # Killed before there was a run, there is nothing to resume: the user starts again.
+        begun = (self.run_dir / "config.yaml").exists()
+        command = self._command(*(("resume", str(self.run_dir)) if begun else self.arguments))
         self.victim.command = command
         code = command.wait(self.limit_s)
         self._check_text(command, code)
@@ -204,7 +208,8 @@ class Trial:
             self.wrong.append(f"the resume does not say {self.kind.says!r}")
 
     def _command(self, *arguments: str) -> Command:
-        output = self.folder / f"{arguments[0]}.txt"
+        self.commands += 1
+        output = self.folder / f"{self.commands}-{arguments[0]}.txt"
         return Command(*arguments, output=output, variables=self.variables, before=self.before)
 
     def look(self) -> None:
