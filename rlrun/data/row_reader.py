@@ -108,6 +108,9 @@ class RowReader:
 
     def __init__(self, source: DataSource, *, needs_answer: bool = True) -> None:
         self._prompt_field = source.prompt_field
+        self._prompt_fields = (
+            PROMPT_FIELDS if source.prompt_field is None else (source.prompt_field,)
+        )
         # An empty name says that rows have no answer and the environment needs none.
         self._answer_field = "answer" if source.answer_field is None else source.answer_field
         self._needs_answer = needs_answer
@@ -133,7 +136,7 @@ class RowReader:
         return Row(row_id, messages, answer, _plain(payload), where)
 
     def _find_prompt_field(self, record: Mapping[str, Any]) -> str:
-        names = PROMPT_FIELDS if self._prompt_field is None else (self._prompt_field,)
+        names = self._prompt_fields
         present = [name for name in names if record.get(name) is not None]
         if not present:
             wanted = " or ".join(repr(name) for name in names)
