@@ -50,10 +50,14 @@ class Victim:
         command: Its command of the moment; replaced by who resumes it.
         run_dir: Its folder.
         agent: Its environment's process, if that is not below it.
+        limit_s: For how long a moment or a process is waited for.
     """
 
-    def __init__(self, command: Command, run_dir: Path, agent: Agent | None = None) -> None:
+    def __init__(
+        self, command: Command, run_dir: Path, agent: Agent | None, limit_s: float
+    ) -> None:
         self.command, self.run_dir, self.agent = command, run_dir, agent
+        self.limit_s = limit_s
 
     @property
     def runs(self) -> bool:
@@ -61,24 +65,37 @@ class Victim:
         return self.command.exit_code is None
 
     def wait_for(self, step: int, delay_s: float, checkpoints: int = 0) -> bool:
-        """Whether a step, and so many checkpoints, came before the end; and some more time."""
-        while self.runs:
+        """Whether a step, and so many checkpoints, came before the end; and some more time.
+
+        Raises:
+            TimeoutError: Neither comes.
+        """
+        for _ in self._polls(f"step {step}"):
             if logged_steps(self.run_dir) >= step and (
                 len(saved_folders(self.run_dir)) >= checkpoints
             ):
                 time.sleep(delay_s)
                 return self.runs
-            time.sleep(POLL_S)
         return False
 
     def find(self, role: str, rng: random.Random) -> int | None:
-        """A process of a role, as soon as there is one; None if the run ends before."""
-        while self.runs:
-            found = self.processes(role)
-            if found:
+        """A process of a role, as soon as there is one; None if the run ends before.
+
+        Raises:
+            TimeoutError: Neither comes.
+        """
+        for _ in self._polls(f"a process of the {role}"):
+            if found := self.processes(role):
                 return rng.choice(found)
-            time.sleep(POLL_S)
         return None
+
+    def _polls(self, what: str) -> Iterator[None]:
+        deadline = time.monotonic() + self.limit_s
+        while self.runs:
+            yield
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{what} did not come within {self.limit_s:g} s")
+            time.sleep(POLL_S)
 
     def processes(self, role: str) -> list[int]:
         """Processes that have a role now, by their ids."""

@@ -172,7 +172,7 @@ class Trial:
         flags = (*flags_of(self.plan.setting, self.folder), *UNVALIDATED, *own, *needed)
         self.arguments = ("train", *flags, f"run_dir={self.run_dir}")
         command = self._command(*self.arguments)
-        self.victim = faults.Victim(command, self.run_dir, self.agent)
+        self.victim = faults.Victim(command, self.run_dir, self.agent, self.limit_s)
 
     def _carry_out(self) -> None:
         command = self.victim.command

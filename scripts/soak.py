@@ -155,7 +155,7 @@ class Soak:
             *own,
             *patient,
         )
-        self.victim = faults.Victim(self._command("train"), self.run_dir, self.agent)
+        self.victim = faults.Victim(self._command("train"), self.run_dir, self.agent, COMMAND_S)
         self.life_began = time.monotonic()
 
     def run(self, minutes: float, mean_fault_s: float) -> None:
