@@ -229,6 +229,21 @@ def poison_gradient(step: int) -> None:
     Learner.update = poisoned  # type: ignore[method-assign, assignment]  # the fault that is provoked
 
 
+def poison_weights(step: int) -> None:
+    """Makes a weight NaN after the updates from ``step`` on."""
+    from rlrun.learner.learner import Learner
+
+    update = Learner.update
+
+    def poisoned(self: Learner, minibatches: list[list[Sample]], at: int) -> dict[str, float]:
+        metrics = update(self, minibatches, at)
+        if at >= step:
+            next(p for p in self.model.parameters() if p.requires_grad).data[0] = float("nan")
+        return metrics
+
+    Learner.update = poisoned  # type: ignore[method-assign, assignment]  # the fault that is provoked
+
+
 # --- an environment that is not the run's ---------------------------------------------------------
 
 

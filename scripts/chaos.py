@@ -97,7 +97,6 @@ class Kind:
         flags: That the run needs for it.
         costs: Groups may end without being trained.
         says: What the output of the resume must contain.
-        resumes: The run comes to its end when it is resumed.
     """
 
     settings: tuple[str, ...]
@@ -107,7 +106,6 @@ class Kind:
     flags: tuple[str, ...] = ()
     costs: bool = False
     says: str = ""
-    resumes: bool = True
 
 
 @dataclass
@@ -202,7 +200,7 @@ class Trial:
         self.victim.command = command
         code = command.wait(self.limit_s)
         self._check_text(command, code)
-        if code != 0 and self.kind.resumes:
+        if code != 0:
             self.wrong.append(f"the resume ended with {code}")
         if self.kind.says and self.kind.says not in command.text():
             self.wrong.append(f"the resume does not say {self.kind.says!r}")
@@ -229,7 +227,7 @@ class Trial:
             self.wrong.append(f"the cause is not {self.kind.cause!r}: {lines[0]}")
 
     def _check_status(self, code: int) -> None:
-        status = RunDir.read(self.run_dir).read_status()
+        status = RunDir(self.run_dir).read_status()
         told = None if status is None else (str(status.state), status.exit_code)
         if told != ("failed", code):
             self.wrong.append(f"status.json says {told}")
@@ -242,8 +240,6 @@ class Trial:
             return
         if not report.ok:
             self.wrong.append(f"audit: {report.violations[0]}")
-        if not self.kind.resumes:
-            return
         if not all(epoch.finished for epoch in report.epochs) or len(report.epochs) != EPOCHS:
             self.wrong.append("not all epochs were finished")
         groups = trained(self.run_dir)
@@ -357,8 +353,9 @@ def _prepare_reward(trial: Trial) -> None:
     trial.did = "NaN rewards for some answers"
 
 
-def _prepare_rate(trial: Trial) -> None:
-    trial.did = "a learning rate of 1e30"
+def _prepare_weights(trial: Trial) -> None:
+    trial.before = functools.partial(faults.poison_weights, trial.plan.step)
+    trial.did = f"a NaN in the weights from step {trial.plan.step} on"
 
 
 MATH = ("sync", "async")
@@ -420,14 +417,7 @@ KINDS: dict[str, Kind] = {
     "verifier memory": Kind(MATH, _starve_verifier),
     "NaN gradient": Kind(MATH, _already, (6,), "not finite"),
     "NaN reward": Kind(MATH, _already, flags=REWARDS, costs=True),
-    "learning rate": Kind(
-        MATH,
-        _already,
-        (5, 6),
-        "finite",
-        ("policy.optimizer.lr=1e30", "policy.scheduler.warmup_steps=0"),
-        resumes=False,
-    ),
+    "NaN weights": Kind(MATH, _already, (6,), "not finite"),
 }
 """By name."""
 
@@ -435,7 +425,7 @@ PREPARED: dict[str, Callable[[Trial], None]] = {
     "clock": _prepare_clock,
     "NaN gradient": _prepare_gradient,
     "NaN reward": _prepare_reward,
-    "learning rate": _prepare_rate,
+    "NaN weights": _prepare_weights,
 }
 """What is done before the run begins."""
 

@@ -356,7 +356,11 @@ class Learner:
 
         With LoRA policy/ holds the adapter alone, in peft's format. Every rank must call it; the
         first one writes.
+
+        Raises:
+            TrainingError: A weight is not finite.
         """
+        self._check_weights()
         weights = collect(self._saved_weights(), self.ranks)
         state = collect(
             flatten_optimizer_state(self.optimizer, self.model.named_parameters()), self.ranks
@@ -372,7 +376,11 @@ class Learner:
         """Begins to write shards/ (weights and optimizer, a file per rank) and the rest of policy/.
 
         Every rank must call it. The weights may be trained on at once.
+
+        Raises:
+            TrainingError: A weight is not finite.
         """
+        self._check_weights()
         state = flatten_optimizer_state(self.optimizer, self.model.named_parameters())
         if self.ranks.rank == 0:
             save_settings(self.model, folder / "policy")
@@ -385,6 +393,21 @@ class Learner:
             yield from self.adapter.merged_weights()
         else:
             yield from full_tensors(self._saved_weights())
+
+    def _check_weights(self) -> None:
+        """A checkpoint of such weights would only push out one that is good.
+
+        Raises:
+            TrainingError: A weight is not finite, on any rank.
+        """
+        bad = [name for name, value in self._saved_weights().items() if not _is_finite(value)]
+        found = torch.tensor(len(bad), device=self.device)
+        if self.ranks.sum({"weights": found})["weights"] > 0:
+            raise TrainingError(
+                "checkpoint",
+                f"{bad[0] if bad else 'a weight'} is not finite, so nothing is saved",
+                "Lower policy.optimizer.lr, or go on from an earlier checkpoint",
+            )
 
     def _saved_weights(self) -> dict[str, Tensor]:
         if self.adapter is not None:
