@@ -145,8 +145,9 @@ class Maker:
         metrics, timeline = MetricsLogger(run_dir, config.logging), TimelineFile(run_dir.timeline)
         decisions.apply(decisions.scheduler.started_event())
         while decisions.ended is None:
+            version = decisions.scheduler.version
             for admit in decisions.take_admits():
-                decisions.apply(GroupFinished(admit.position, admit.attempt, 0, self.tokens))
+                decisions.apply(GroupFinished(admit.position, admit.attempt, version, self.tokens))
             train = decisions.take_train()
             if train is not None:
                 self._step(train.step, train.positions, metrics, timeline)

@@ -26,3 +26,10 @@ def test_a_plan_depends_on_its_seed_alone() -> None:
     assert chaos("--dry-run", "--seeds", "62", "3") == (0, [plans[59], plans[0]])
     for part in ("NaN gradient", "kill verifier", "half-open socket", "sync gym", "full disk"):
         assert any(part in plan for plan in plans)
+
+
+def test_runs_under_faults_end_as_they_must() -> None:
+    """Weights that are NaN were once sampled from again and again, and saved."""
+    code, lines = chaos("--kinds", "NaN weights", "--seeds", "0", "1", "--limit", "400")
+    assert code == 0, lines
+    assert lines[-1] == "2 plans, 2 passed; failed: none"
