@@ -207,9 +207,18 @@ def left_after(pids: Iterable[int], seconds: float) -> list[int]:
 
 
 def resident_bytes(pid: int) -> int:
-    """VmRSS of a process; 0 if it is gone."""
+    """What a process has in memory, VmRSS; 0 if it is gone."""
+    return _status_bytes(pid, "VmRSS:")
+
+
+def peak_bytes(pid: int) -> int:
+    """What it had at most, VmHWM; 0 if it is gone."""
+    return _status_bytes(pid, "VmHWM:")
+
+
+def _status_bytes(pid: int, name: str) -> int:
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
         return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS:"))
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(name))

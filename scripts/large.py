@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _runs import ROOT, UNVALIDATED, Command
+from _runs import ROOT, UNVALIDATED, Command, peak_bytes
 
 from rlrun.batching.fifo import Fifo
 from rlrun.checkpoint import CheckpointStore
@@ -234,11 +234,15 @@ def timed(*arguments: str) -> tuple[int, float, float, str]:
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
+        peak = 0
+        # What the kernel tells at the end includes the memory of this process, its parent.
+        while process.poll() is None:
+            peak = max(peak, peak_bytes(process.pid))
+            time.sleep(0.02)
+        seconds = time.monotonic() - started
         output.seek(0)
         text = output.read().decode(errors="replace")
-    return process.returncode, time.monotonic() - started, usage.ru_maxrss / 1024, text
+    return process.returncode, seconds, peak / 2**20, text
 
 
 def commands(folder: Path, sizes: Sizes) -> Iterator[tuple[str, tuple[str, ...]]]:
