@@ -102,6 +102,7 @@ class _Counting(CodeGenerator):
     ) -> None:
         """Puts a call to ``count_round`` in front of the body of every loop and macro."""
         for inner in node.find_all((nodes.For, nodes.Macro, nodes.CallBlock)):
+            assert isinstance(inner, nodes.For | nodes.Macro | nodes.CallBlock)
             name = nodes.ImportedName(f"{__name__}.{count_round.__name__}")
             call = nodes.ExprStmt(nodes.Call(name, [], [], None, None))
             inner.body.insert(0, call.set_lineno(inner.lineno))
