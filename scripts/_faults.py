@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -195,7 +195,7 @@ def jump_clock() -> None:
     runpy.run_path(str(CLOCK / "sitecustomize.py"))
 
 
-def clock_variables(jumps: list[tuple[float, float]]) -> dict[str, str]:
+def clock_variables(jumps: Sequence[tuple[float, float]]) -> dict[str, str]:
     """What lets clocks of a command and of all below it jump.
 
     Args:
