@@ -138,7 +138,7 @@ class Soak:
 
     def __post_init__(self) -> None:
         self.began = time.monotonic()
-        self.run_dir = self.folder / "run"
+        self.run_dir, self.failed = self.folder / "run", False
         write_files(self.folder)
         self.agent = None
         if "gym" in self.setting and "servers" not in self.setting:
@@ -235,6 +235,7 @@ class Soak:
             self.wrong.append(f"after SIGTERM it ended with {code}")
 
     def _went_by_itself(self) -> None:
+        self.failed = True
         last = self.victim.command.text().strip().splitlines()[-3:]
         self.wrong.append(f"it ended with {self.victim.command.exit_code}: {' | '.join(last)}")
 
@@ -250,7 +251,8 @@ class Soak:
         # Not told apart by lives: a resume's first step is one of many.
         self.steps = [Point(0, ln["time"] - first, ln["perf/step_s"]) for ln in lines[1:]]
         steps = int(lines[-1]["step"]) if lines else 0
-        if run_dir.trained_steps() != list(range(1, steps + 1)):
+        # A step that failed has written its file, and no line of metrics.
+        if not self.failed and run_dir.trained_steps() != list(range(1, steps + 1)):
             self.wrong.append("trained/ has not one file per step")
         kept = len(saved_folders(self.run_dir))
         if not 1 <= kept <= KEEP_TOP_K + 1:

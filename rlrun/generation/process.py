@@ -196,8 +196,18 @@ class ProcessGenerator(Generator):
         return scores
 
     async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
-        """See ``Generator.engine_scores``: the process is the one engine there is."""
-        return {"the generator process": await self.score(token_ids)}
+        """See ``Generator.engine_scores``: the process is the one engine there is.
+
+        Whatever takes the place of one that dies over it is asked as well.
+        """
+        child = await self._running()
+        try:
+            scores = await self.score(token_ids)
+        except GenerationError:
+            if child.alive:
+                raise
+            scores = await self.score(token_ids)
+        return {"the generator process": scores}
 
     async def refit(self, version: int) -> None:
         """See ``Generator.refit``: waits until the process has copied the weights."""

@@ -161,6 +161,14 @@ def test_faults_and_new_weights(
         (again,) = await generator.generate(many[:1])
         assert again.weight_versions[0].version == newest
 
+        # The probe after a refit asks whatever takes the place of a process that dies over it.
+        pid = generator._child.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        scoring = asyncio.create_task(generator.engine_scores((5, 6, 7)))
+        await asyncio.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+        assert len((await scoring)["the generator process"]) == 2
+
     with_generator(inputs(model, renderer, tmp_path, False), use)
 
 
