@@ -19,6 +19,7 @@ from rlrun.config.paths import expand, is_dir, is_file
 from rlrun.config.schema import Policy
 from rlrun.embedded import EMBEDDED, embedded_folder
 from rlrun.errors import DataError, NotHere
+from rlrun.template_limits import bounded_rendering, install
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -108,12 +109,14 @@ def _check_template(tokenizer: PreTrainedTokenizerBase, key: str) -> None:
         DataError: It cannot, or does not.
     """
     remedy = "Correct the template, or set policy.chat_template to another"
+    install()
     for question in ("probe one", "probe two"):
         message = [{"role": "user", "content": question}]
         try:
-            text = tokenizer.apply_chat_template(
-                message, tokenize=False, add_generation_prompt=True
-            )
+            with bounded_rendering():
+                text = tokenizer.apply_chat_template(
+                    message, tokenize=False, add_generation_prompt=True
+                )
         # A template is a program; what it raises is up to it.
         except Exception as error:  # noqa: BLE001
             what = f"the chat template cannot render a user's message: {_first_line(error)}"

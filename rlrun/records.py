@@ -174,13 +174,23 @@ def write_lines(path: Path, lines: Iterable[TrainedLine] | Iterable[ValidationLi
             file.write(_encode(line))
 
 
-def read_trained(path: Path) -> Iterator[TrainedLine]:
+def read_trained(path: Path, prompt_id: str | None = None) -> Iterator[TrainedLine]:
     """The lines of a file of trained/, one at a time.
+
+    Args:
+        path: The file.
+        prompt_id: Only this prompt's; the others are not even parsed, which takes a tenth of the
+            time.
 
     Raises:
         StorageError: The file cannot be read, or a line of it is not as it was written.
     """
-    return (cast(TrainedLine, line) for line in _read(path, _TRAINED))
+    if prompt_id is None:
+        return (cast(TrainedLine, line) for line in _read(path, _TRAINED))
+    texts = json.dumps(prompt_id, ensure_ascii=False), json.dumps(prompt_id)
+    having = [text.encode(errors="replace") for text in texts]
+    lines = (cast(TrainedLine, line) for line in _read(path, _TRAINED, having))
+    return (line for line in lines if line["prompt_id"] == prompt_id)
 
 
 def read_validation(path: Path) -> Iterator[ValidationLine]:
@@ -201,11 +211,12 @@ def _encode(line: TrainedLine | ValidationLine) -> bytes:
         return json.dumps(line, allow_nan=False, separators=(",", ":")).encode() + b"\n"
 
 
-def _read(path: Path, checks: _Checks) -> Iterator[dict[str, Any]]:
+def _read(path: Path, checks: _Checks, having: Sequence[bytes] = ()) -> Iterator[dict[str, Any]]:
     try:
         with open(path, "rb") as file:
             for number, text in enumerate(file, start=1):
-                yield _parse(f"{path}:{number}", text, checks)
+                if not having or any(part in text for part in having):
+                    yield _parse(f"{path}:{number}", text, checks)
     except OSError as error:
         raise storage_error(path, "read", error) from error
 

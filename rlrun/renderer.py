@@ -25,6 +25,7 @@ from rlrun.config.schema import Policy
 from rlrun.errors import DataError
 from rlrun.messages import map_strings, normalize, strings
 from rlrun.models import eos_token_ids, load_tokenizer
+from rlrun.template_limits import bounded_rendering, install
 from rlrun.types import Message
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Renderer:
                 f"the tokenizer {tokenizer.name_or_path} has no end-of-sequence token",
                 "Set eos_token in its tokenizer_config.json",
             )
+        install()
         self.tokenizer = tokenizer
         self.eos_ids: tuple[int, ...] = tuple(eos_ids)
         pad_id = tokenizer.pad_token_id
@@ -224,13 +226,14 @@ class Renderer:
         view: TemplateView = PLAIN_VIEW,
     ) -> str:
         try:
-            text = self.tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=[dict(tool) for tool in view.tools] or None,
-                tokenize=False,
-                add_generation_prompt=generation_prompt,
-                **view.options,
-            )
+            with bounded_rendering():
+                text = self.tokenizer.apply_chat_template(
+                    [dict(message) for message in messages],
+                    tools=[dict(tool) for tool in view.tools] or None,
+                    tokenize=False,
+                    add_generation_prompt=generation_prompt,
+                    **view.options,
+                )
         # A template is a program; what it raises is up to it.
         except Exception as error:  # noqa: BLE001
             roles = ", ".join(str(message.get("role")) for message in messages)

@@ -14,10 +14,8 @@ Example:
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
+import functools
 import logging
-import multiprocessing
 import os
 import signal
 import sys
@@ -26,9 +24,9 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from rlrun.cli import main as rlrun
+from _runs import UNVALIDATED, Before, Command, trained
+
 from rlrun.event_log import EventLog
-from rlrun.records import read_trained
 from rlrun.scheduler.decisions import Decision
 from rlrun.scheduler.events import Event
 
@@ -39,73 +37,52 @@ RUN = (
     "grpo.num_generations_per_prompt=2",
     "grpo.max_num_steps=null",
     "grpo.max_num_epochs=2",
-    "grpo.val_period=0",
-    "grpo.val_at_start=false",
-    "grpo.val_at_end=false",
-    "checkpointing.metric=null",
     "checkpointing.save_period=1",
     "data.train.limit=12",
-    "num_threads=1",
+    *UNVALIDATED,
 )
 TIME_LIMIT_S = 600.0
-PRELOAD = ["rlrun.assemble", "rlrun.preflight", "transformers.models.qwen3.modeling_qwen3"]
 
 log = logging.getLogger("kill_every_event")
 
 
-def child(arguments: Sequence[str], kill_at: int | None, after: bool) -> None:
-    """Runs a command; ``kill_at`` counts the events of this process from 1."""
-    if kill_at is not None:
-        append, seen = EventLog.append, Counter[str]()
+def die(kill_at: int, after: bool) -> None:
+    """Lets this process die at an event; they count from 1."""
+    append, seen = EventLog.append, Counter[str]()
 
-        def dying(self: EventLog, seq: int, event: Event, decisions: Sequence[Decision]) -> None:
-            seen["events"] += 1
-            if after:
-                append(self, seq, event, decisions)
-            if seen["events"] == kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            if not after:
-                append(self, seq, event, decisions)
+    def dying(self: EventLog, seq: int, event: Event, decisions: Sequence[Decision]) -> None:
+        seen["events"] += 1
+        if after:
+            append(self, seq, event, decisions)
+        if seen["events"] == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if not after:
+            append(self, seq, event, decisions)
 
-        EventLog.append = dying  # type: ignore[method-assign]  # the fault that is provoked
-    sys.argv = ["rlrun", *arguments]
-    with contextlib.redirect_stdout(io.StringIO()):
-        rlrun()
+    EventLog.append = dying  # type: ignore[method-assign]  # the fault that is provoked
 
 
-def command(*arguments: str, kill_at: int | None = None, after: bool = False) -> int:
+def command(*arguments: str, folder: Path, before: Before | None = None) -> int:
     """The exit code of a command in a process of its own; negative if a signal ended it."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOAD)
-    process = context.Process(target=child, args=(arguments, kill_at, after))
-    process.start()
-    process.join(TIME_LIMIT_S)
-    if process.exitcode is None:
-        process.kill()
-        raise TimeoutError(f"rlrun {' '.join(arguments)} did not end")
-    return process.exitcode
-
-
-def trained(run_dir: Path) -> Counter[str]:
-    """How many samples of each group were trained."""
-    files = sorted((run_dir / "trained").glob("*.jsonl"))
-    return Counter(line["group_id"] for path in files for line in read_trained(path))
+    return Command(*arguments, output=folder / "output.txt", before=before).wait(TIME_LIMIT_S)
 
 
 def trial(run_dir: Path, reference: Counter[str], kill_at: int, after: bool) -> str | None:
     """What is wrong after a kill and a resume; "" if nothing is, None if no kill came."""
-    code = command("train", *RUN, f"run_dir={run_dir}", kill_at=kill_at, after=after)
+    folder, before = run_dir.parent, functools.partial(die, kill_at, after)
+    code = command("train", *RUN, f"run_dir={run_dir}", folder=folder, before=before)
     if code == 0:
         return None
     if code != -signal.SIGKILL:
         return f"the run ended with {code}"
     # Before the first checkpoint there is nothing to go on from: the same run begins anew.
-    code = command("resume", str(run_dir))
+    code = command("resume", str(run_dir), folder=folder)
     if code != 0:
         return f"the resume ended with {code}"
     if trained(run_dir) != reference:
         return "other groups were trained"
-    return "" if command("audit", str(run_dir)) == 0 else "the audit found something"
+    audited = command("audit", str(run_dir), folder=folder)
+    return "" if audited == 0 else "the audit found something"
 
 
 def main() -> None:
@@ -119,7 +96,7 @@ def main() -> None:
     failed = passed = 0
     with tempfile.TemporaryDirectory() as folder:
         left_alone = Path(folder) / "reference"
-        if command("train", *RUN, f"run_dir={left_alone}") != 0:
+        if command("train", *RUN, f"run_dir={left_alone}", folder=Path(folder)) != 0:
             sys.exit("the run that is left alone does not end well")
         reference = trained(left_alone)
         kill_at = options.first

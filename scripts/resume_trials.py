@@ -13,22 +13,20 @@ Example:
 from __future__ import annotations
 
 import argparse
-import json
 import logging
-import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from _runs import Command, finish, logged_steps, saving
+
 from rlrun.logs import read_metrics
 from rlrun.metrics import find
 
-ROOT = Path(__file__).resolve().parent.parent
 STEPS, SAVE_PERIOD = 8, 2
 RUN = (
     "+recipe=quickstart",
@@ -79,40 +77,8 @@ class Trial:
     seconds: float = 0.0
 
 
-def command(*arguments: str) -> subprocess.Popen[str]:
-    """Starts rlrun from this checkout."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return subprocess.Popen(
-        [sys.executable, "-m", "rlrun", *arguments],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def finish(process: subprocess.Popen[str]) -> None:
-    """Waits for a command that must succeed."""
-    output, _ = process.communicate(timeout=DEADLINE_S)
-    if process.returncode != 0:
-        raise RuntimeError(f"rlrun ended with {process.returncode}:\n{output}")
-
-
-def logged_steps(run_dir: Path) -> int:
-    """The last step in metrics.jsonl; 0 without one."""
-    path = run_dir / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    whole = [line for line in lines if line.endswith(b"\n")]
-    return int(json.loads(whole[-1])["step"]) if whole else 0
-
-
-def saving(run_dir: Path) -> bool:
-    """Whether a checkpoint is half written."""
-    return any((run_dir / "checkpoints").glob(".step_*.saving.tmp"))
-
-
-def kill(process: subprocess.Popen[str], run_dir: Path, aim: str, rng: random.Random) -> None:
-    """Kills the process at a random moment, or lets it end if the moment comes too late."""
+def kill(command: Command, run_dir: Path, aim: str, rng: random.Random) -> None:
+    """Kills a command at a random moment, or lets it end if the moment comes too late."""
     base = logged_steps(run_dir)
     if aim == "checkpoint":
         # The checkpoints of the last steps as well as of the first ones.
@@ -121,13 +87,12 @@ def kill(process: subprocess.Popen[str], run_dir: Path, aim: str, rng: random.Ra
     else:
         after, delay = rng.randint(base, STEPS), rng.uniform(0.0, MOMENT_S)
     deadline = time.monotonic() + DEADLINE_S
-    while process.poll() is None and time.monotonic() < deadline:
+    while command.exit_code is None and time.monotonic() < deadline:
         if logged_steps(run_dir) >= after and (aim != "checkpoint" or saving(run_dir)):
             break
         time.sleep(0.001)
     time.sleep(delay)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    command.kill()
 
 
 def state_after_kill(run_dir: Path) -> Kill:
@@ -140,23 +105,24 @@ def run_trial(number: int, run_dir: Path, reference: Path, rng: random.Random) -
     """Starts a run, kills it, resumes it (killing it once more in a third of the trials)."""
     started = time.monotonic()
     trial = Trial(number, "checkpoint" if number % 2 else "any")
-    process = command("train", *RUN, f"run_dir={run_dir}")
+    output = run_dir.with_suffix(".txt")
+    command = Command("train", *RUN, f"run_dir={run_dir}", output=output)
     for _ in range(1 + (rng.random() < 1 / 3)):
-        kill(process, run_dir, trial.aim, rng)
-        if process.returncode != -signal.SIGKILL:
+        kill(command, run_dir, trial.aim, rng)
+        if command.exit_code != -signal.SIGKILL:
             break
         trial.kills.append(state_after_kill(run_dir))
         if not (run_dir / "config.yaml").exists():
             # Killed before there was a run: nothing to resume, the user starts again.
-            process = command("train", *RUN, f"run_dir={run_dir}")
+            command = Command("train", *RUN, f"run_dir={run_dir}", output=output)
         else:
-            process = command("resume", str(run_dir))
-    finish(process)
+            command = Command("resume", str(run_dir), output=output)
+    if (code := command.wait(DEADLINE_S)) != 0:
+        raise RuntimeError(f"rlrun ended with {code}:\n{command.text()}")
     trial.different = compare(run_dir, reference)
-    audit = command("audit", str(run_dir))
-    output, _ = audit.communicate(timeout=DEADLINE_S)
-    if audit.returncode != 0:
-        trial.different.append(f"audit: {output.strip()}")
+    audit = Command("audit", str(run_dir), output=run_dir.with_suffix(".audit.txt"))
+    if audit.wait(DEADLINE_S) != 0:
+        trial.different.append(f"audit: {audit.text().strip()}")
     trial.seconds = time.monotonic() - started
     return trial
 
@@ -206,7 +172,8 @@ def main() -> int:
     rng = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as temporary:
         reference = Path(temporary) / "reference"
-        finish(command("train", *RUN, f"run_dir={reference}"))
+        output = Path(temporary) / "reference.txt"
+        finish("train", *RUN, f"run_dir={reference}", output=output, timeout_s=DEADLINE_S)
         log.info("trial  aim         killed at (logged/saved, + half written)  seconds  result")
         trials = []
         for number in range(1, arguments.trials + 1):

@@ -152,6 +152,19 @@ def test_texts_and_float32_numbers_come_back_as_they_were(
         assert np.array_equal(np.array(read["advantages"], dtype=np.float32), values)
 
 
+@given(st.text(st.characters(codec=None, exclude_categories=())))
+@settings(max_examples=60, deadline=None)
+def test_the_lines_of_a_prompt_are_found_whatever_it_is_called(
+    tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    path = tmp_path_factory.mktemp("r") / "t"
+    other, own = line_of(), line_of()
+    own["prompt_id"], other["response"] = name, name
+    other["prompt_id"] = name + "x"
+    write_lines(path, [other, own, other])
+    assert list(read_trained(path, name)) == [own]
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [('{"step": 1', "is no JSON"), ("[]", "is no JSON object"), ("{}", "lacks advantages,")],

@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -163,12 +165,12 @@ def test_gaps_say_what_was_waited_for() -> None:
         "groups": [group(n).to_json(100.0) for n in range(5)],
         "stragglers": [],
     }
-    (shown,) = shorten([line], 3)
+    (shown,) = shorten([line], 3, 10)
     assert shown["groups"] == []
     assert shown["lanes"]["generator"][1] == ["wait/update", 4, 10.0]
     assert shown["lanes"]["environment"][0] == ["wait/generation", 0.0, 4]
     assert shown["lanes"]["trainer"][-1] == ["other", 9, 10.0]
-    assert len(shorten([line], 5)[0]["groups"]) == 5
+    assert len(shorten([line], 5, 10)[0]["groups"]) == 5
 
 
 def test_a_step_of_many_spans_stays_small() -> None:
@@ -184,5 +186,21 @@ def test_a_step_of_many_spans_stays_small() -> None:
         "groups": [],
         "stragglers": [],
     }
-    (shown,) = shorten([line], 0)
+    (shown,) = shorten([line], 0, 10)
     assert all(len(lane) <= 40 for lane in shown["lanes"].values())
+
+
+def test_of_a_long_run_the_page_gets_the_last_and_the_slowest_steps() -> None:
+    def line(step: int) -> dict[str, Any]:
+        seconds = 99.0 if step == 77 else 1.0
+        return {
+            **{"step": step, "start": float(step), "seconds": seconds},
+            **{"lanes": {}, "groups": [], "stragglers": []},
+        }
+
+    lines = [line(step) for step in range(1, 1001)]
+    steps = [shown["step"] for shown in shorten(lines, 0, 100)]
+    assert steps == sorted(set(steps)) and len(steps) <= 100
+    assert {1, 77, *range(951, 1001)} <= set(steps)
+    assert max(b - a for a, b in pairwise(steps)) < 50
+    assert len(shorten(lines, 0, 1000)) == 1000

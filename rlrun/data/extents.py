@@ -46,8 +46,9 @@ class Extents:
 def _characters(messages: Sequence[Message]) -> int:
     total = 0
     for message in messages:
+        content = message["content"]
         # A character outside of ASCII may become several tokens, and so may further fields.
-        if len(message) != 2 or not message["content"].isascii():
+        if len(message) != 2 or not content.isascii():
             return UNKNOWN
-        total += len(message["content"])
+        total += len(content)
     return min(total, UNKNOWN)

@@ -123,7 +123,7 @@ def load_rows(source: DataSource, env: Env, *, on_bad_row: OnBadRow, base_dir: P
         rows.keep(scanned.locator)
         extents.add(row.messages)
         digest.update(b"%b\n%d\n%b" % (row_id.encode(), len(scanned.content), scanned.content))
-        if len(rows) == source.limit:
+        if source.limit is not None and len(rows) == source.limit:
             break
     bad.finish(store.name, len(rows))
     notices = tuple(store.notices) + tuple(_notices(source, len(rows), bad))

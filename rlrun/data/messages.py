@@ -24,16 +24,16 @@ def check_no_media(fields: Mapping[str, Any], what: str) -> None:
     Raises:
         BadRow: Such a field has a content.
     """
-    for name, value in fields.items():
-        if not _is_media(name) or value is None:
-            continue
-        if value or not isinstance(value, str | list | dict):
+    for name in _media_among(tuple(fields)):
+        value = fields[name]
+        if value or not isinstance(value, str | list | dict | None):
             raise BadRow(NOT_TEXT, f"{what} has a field {name!r}; rows are text only")
 
 
 @lru_cache(maxsize=4096)
-def _is_media(field: str) -> bool:
-    return _MEDIA_NAME.fullmatch(field) is not None
+def _media_among(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that stand for media; rows of a source mostly have the same names."""
+    return tuple(name for name in names if _MEDIA_NAME.fullmatch(name))
 
 
 def read_messages(value: object, field: str) -> tuple[Message, ...]:

@@ -9,16 +9,22 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+import regex
+
 from rlrun.config.schema import DataSource
 from rlrun.data.bad_row import BadRow, shown
 from rlrun.data.gym_rows import GYM_FIELD, gym_messages
 from rlrun.data.messages import check_no_media, read_messages
+from rlrun.errors import DataError
 from rlrun.types import Message, Row
 
 PROMPT_FIELDS = ("problem", "prompt", "messages")
 PLACEHOLDER = "{problem}"
 MAX_ANSWER_EXPONENT = 400
 """Numbers beyond 10 to the power of this are not written out as an answer."""
+
+PATTERN_SECONDS = 5.0
+"""CPU time that a pattern may take for one answer; usual ones take microseconds."""
 
 
 class NumberText(float):
@@ -45,33 +51,51 @@ class AnswerPattern:
     A pattern with exactly one group is a regular expression, of which the last match counts
     ("." matches line ends too); any other text is a marker, and the answer is what follows its
     last occurrence. Surrounding white space is removed.
+
+    What a regular expression is, is up to Python's re; matched is by the package regex, which alone
+    can be told to give up: nested repetitions may take a time exponential in the text's length.
     """
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self._regex: re.Pattern[str] | None = None
+        self._is_regex = False
         try:
-            regex = re.compile(pattern, re.DOTALL)
+            self._is_regex = re.compile(pattern, re.DOTALL).groups == 1
         except re.error:
             return
-        if regex.groups == 1:
-            self._regex = regex
 
-    def find(self, text: str) -> str:
-        """The answer in ``text``.
+    def find(self, text: str, where: str) -> str:
+        """The answer in ``text``, which stands at ``where``.
 
         Raises:
             BadRow: The pattern does not occur.
+            DataError: It cannot be looked for in reasonable time.
         """
-        if self._regex is None:
+        if not self._is_regex:
             _, marker, answer = text.rpartition(self.pattern)
             found = answer if marker else None
         else:
-            groups = [match.group(1) for match in self._regex.finditer(text)]
+            groups = self._groups(text, where)
             found = groups[-1] if groups else None
         if found is None:
             raise BadRow("answer pattern not found", f"{self.pattern!r} is not in {shown(text)}")
         return found.strip()
+
+    def _groups(self, text: str, where: str) -> list[str | None]:
+        """What the group of each match holds."""
+        try:
+            matches = regex.finditer(self.pattern, text, regex.DOTALL, timeout=PATTERN_SECONDS)
+            return [match.group(1) for match in matches]
+        except (TimeoutError, regex.error) as error:
+            # Not a bad row: the others would take as long.
+            why = f"takes more than {PATTERN_SECONDS:g} s for this answer"
+            raise DataError(
+                where,
+                f"answer_pattern={self.pattern!r} "
+                f"{why if isinstance(error, TimeoutError) else f'cannot be used: {error}'}",
+                "Write it without repetitions inside of repetitions, such as (a+)+, or give a "
+                "marker such as ####",
+            ) from error
 
 
 class RowReader:
@@ -84,6 +108,9 @@ class RowReader:
 
     def __init__(self, source: DataSource, *, needs_answer: bool = True) -> None:
         self._prompt_field = source.prompt_field
+        self._prompt_fields = (
+            PROMPT_FIELDS if source.prompt_field is None else (source.prompt_field,)
+        )
         # An empty name says that rows have no answer and the environment needs none.
         self._answer_field = "answer" if source.answer_field is None else source.answer_field
         self._needs_answer = needs_answer
@@ -96,6 +123,7 @@ class RowReader:
 
         Raises:
             BadRow: A field is missing, empty, of the wrong type or not text.
+            DataError: The answer pattern takes too long.
         """
         check_no_media(record, "the row")
         if self._prompt_field is None and record.get(GYM_FIELD) is not None:
@@ -103,12 +131,12 @@ class RowReader:
             return Row(row_id, messages, "", _plain(record), where)
         field = self._find_prompt_field(record)
         messages = self._with_system_prompt(self._messages(record[field], field))
-        answer = self._answer(record) if self._answer_field else ""
+        answer = self._answer(record, where) if self._answer_field else ""
         payload = {k: v for k, v in record.items() if k not in (field, self._answer_field)}
         return Row(row_id, messages, answer, _plain(payload), where)
 
     def _find_prompt_field(self, record: Mapping[str, Any]) -> str:
-        names = PROMPT_FIELDS if self._prompt_field is None else (self._prompt_field,)
+        names = self._prompt_fields
         present = [name for name in names if record.get(name) is not None]
         if not present:
             wanted = " or ".join(repr(name) for name in names)
@@ -140,7 +168,7 @@ class RowReader:
             raise BadRow("several system prompts", "the row has its own; set system_prompt=null")
         return ({"role": "system", "content": self._system_prompt}, *messages)
 
-    def _answer(self, record: Mapping[str, Any]) -> str:
+    def _answer(self, record: Mapping[str, Any], where: str) -> str:
         value = record.get(self._answer_field)
         if value is None:
             if not self._needs_answer:
@@ -150,7 +178,7 @@ class RowReader:
             )
         text = answer_text(value, self._answer_field)
         if self._pattern is not None:
-            text = self._pattern.find(text)
+            text = self._pattern.find(text, where)
         if not text:
             raise BadRow("empty answer", f"field {self._answer_field!r} is {shown(value)}")
         return text

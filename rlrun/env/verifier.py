@@ -14,6 +14,7 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rlrun.env.answers.compare import same_text
 from rlrun.env.answers.exact import ExactDecider
@@ -64,8 +65,12 @@ class Verdict:
     timeout: bool = False
 
 
+@lru_cache(maxsize=8192)
 def unreadable_gold(gold: str) -> str | None:
-    """Why a reference answer cannot be compared with anything, or None. Starts no process."""
+    """Why a reference answer cannot be compared with anything, or None. Starts no process.
+
+    Remembered: many rows share an answer, and a row's is met once per sample.
+    """
     answer = read_gold(gold_answer(gold))
     if answer is None:
         return "the reference answer is empty"

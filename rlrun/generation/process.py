@@ -13,6 +13,7 @@ import asyncio
 import logging
 import os
 import pickle
+import signal
 import struct
 import sys
 import tempfile
@@ -36,6 +37,9 @@ HEADER = struct.Struct("<Q")
 """Length of the pickled message that follows. A pickle crosses nothing but this pipe."""
 
 START_TIMEOUT_S = 600.0
+STARTS = 2
+"""Of a process that is killed from outside while it starts."""
+
 CLOSE_TIMEOUT_S = 10.0
 LOG_TAIL_BYTES = 2000
 
@@ -192,8 +196,18 @@ class ProcessGenerator(Generator):
         return scores
 
     async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
-        """See ``Generator.engine_scores``: the process is the one engine there is."""
-        return {"the generator process": await self.score(token_ids)}
+        """See ``Generator.engine_scores``: the process is the one engine there is.
+
+        Whatever takes the place of one that dies over it is asked as well.
+        """
+        child = await self._running()
+        try:
+            scores = await self.score(token_ids)
+        except GenerationError:
+            if child.alive:
+                raise
+            scores = await self.score(token_ids)
+        return {"the generator process": scores}
 
     async def refit(self, version: int) -> None:
         """See ``Generator.refit``: waits until the process has copied the weights."""
@@ -235,7 +249,24 @@ class ProcessGenerator(Generator):
         return self._version, self._weights.handle()
 
     async def _start(self) -> _Child:
-        """Starts a process that has the newest weights."""
+        """Starts a process that has the newest weights.
+
+        Raises:
+            GenerationError: It does not start.
+        """
+        for attempt in range(1, STARTS + 1):
+            child, reply = await self._start_once()
+            if reply.kind == "failed":
+                await child.end()
+                if child.process.returncode == -signal.SIGKILL and attempt < STARTS:
+                    log.warning("%s; it is started again", reply.content)
+                    continue
+            _content(reply)
+            return child
+        raise AssertionError("the last start returns or raises")
+
+    async def _start_once(self) -> tuple[_Child, Reply]:
+        """A process, and whether it has started with the newest weights."""
         with self._log_path.open("ab") as file:
             process = await self._spawn(file)
         child = _Child(process, self._log_path)
@@ -250,10 +281,7 @@ class ProcessGenerator(Generator):
         except asyncio.CancelledError:
             process.kill()
             raise
-        if reply.kind == "failed":
-            await child.end()
-        _content(reply)
-        return child
+        return child, reply
 
     async def _spawn(self, log_file: BinaryIO) -> Process:
         path = os.pathsep.join(filter(None, (str(_ROOT), os.environ.get("PYTHONPATH"))))

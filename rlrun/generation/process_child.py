@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import torch
 from transformers.utils.logging import disable_progress_bar
 
-from rlrun.errors import GenerationError
+from rlrun.errors import GenerationError, RlrunError, TrainingError
 from rlrun.generation.continuous_batch import ContinuousBatch
 from rlrun.generation.process import HEADER, Call, Reply, StartUp
 from rlrun.generation.sampler import Sampler
@@ -30,7 +30,7 @@ from rlrun.models import resolve_model
 from rlrun.refit import shared_memory
 from rlrun.renderer import Renderer
 
-FAILURES = (GenerationError, RuntimeError, ValueError, IndexError)
+FAILURES = (GenerationError, TrainingError, RuntimeError, ValueError, IndexError)
 """What a model or torch raises over a call."""
 
 
@@ -162,7 +162,7 @@ class Server:
 
 
 def _text(error: Exception) -> str:
-    if isinstance(error, GenerationError):
+    if isinstance(error, RlrunError):
         return error.what
     return f"{type(error).__name__}: {error}"
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from rlrun.errors import GenerationError
+from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.cache import RoomyLayer, new_cache
 from rlrun.renderer import Renderer
 from rlrun.sampling import draw_tokens, process_logits, token_logprobs
@@ -332,7 +332,8 @@ class Sampler:
 
     def _note(self, row: Row, token: int, logprob: float) -> None:
         if not math.isfinite(logprob):
-            raise GenerationError(
+            # Not a failure of generation, which would be tried again.
+            raise TrainingError(
                 WHERE,
                 f"the model's output is not finite (log-prob {logprob} of token {token})",
                 "The weights have diverged: lower policy.optimizer.lr, or resume from an earlier "

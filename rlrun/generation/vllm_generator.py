@@ -187,9 +187,15 @@ class VLLMGenerator(Generator):
         return min(usable, key=lambda engine: engine.outstanding)
 
     async def _score(self, engine: Engine, token_ids: Sequence[int]) -> list[float]:
-        """Scores by a certain engine, which may have to be started for it."""
+        """Scores by a certain engine, which may have to be started for it, and again if it dies."""
         if not engine.ready and self._restart_at_once:
             await self._start_again(engine)
+        try:
+            return await engine.control(engine.score(token_ids, self.salt))
+        except EngineLost:
+            if not self._restart_at_once:
+                raise
+        await self._start_again(engine)
         return await engine.control(engine.score(token_ids, self.salt))
 
     # --- weights ----------------------------------------------------------------------------------

@@ -12,7 +12,13 @@ from rlrun.batch import Batch
 from rlrun.compute import compute, finish
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
-from rlrun.errors import EnvironmentDown, GenerationError, Interrupted, RlrunError
+from rlrun.errors import (
+    EnvironmentDown,
+    GenerationError,
+    Interrupted,
+    RlrunError,
+    TrainingError,
+)
 from rlrun.evaluate import Evaluator
 from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver
@@ -129,6 +135,10 @@ class Trainer:
         try:
             async with self.parts.rollouts:
                 await self.parts.config.grpo.train(self)
+        except TrainingError:
+            # Weights that cannot be trusted are nothing to go on from.
+            self.consistent = False
+            raise
         finally:
             # Between steps everything is consistent, whatever ended the run.
             try:

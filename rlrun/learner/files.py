@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlrun.config.schema import Policy
-from rlrun.errors import DataError, StorageError
+from rlrun.errors import DataError, StorageError, TrainingError
 from rlrun.learner import shards
 from rlrun.learner.lora import Adapter
 from rlrun.learner.model import read_weights, save_settings, saved_tensors
-from rlrun.learner.sharding import Ranks, collect, like, load_full
+from rlrun.learner.sharding import Ranks, collect, is_finite, like, load_full
 from rlrun.models import SHARDS
 from rlrun.training_state import (
     each_tensor,
@@ -50,7 +50,11 @@ class LearnerFiles:
 
         With LoRA policy/ holds the adapter alone, in peft's format. Every rank must call it; the
         first one writes.
+
+        Raises:
+            TrainingError: A weight is not finite.
         """
+        self._check_weights()
         weights = collect(self._saved_weights(), self.ranks)
         state = collect(
             flatten_optimizer_state(self.optimizer, self.model.named_parameters()), self.ranks
@@ -62,11 +66,31 @@ class LearnerFiles:
                 self.model.save_pretrained(folder / "policy", state_dict=weights)
             save_tensors(folder / "optimizer.safetensors", state)
 
+    def _check_weights(self) -> None:
+        """A checkpoint of such weights would only push out one that is good.
+
+        Raises:
+            TrainingError: A weight is not finite, on any rank.
+        """
+        weights = self._saved_weights()
+        bad = [name for name, value in weights.items() if not is_finite(value)]
+        found = torch.tensor(len(bad), device=self.model.device)
+        if self.ranks.sum({"weights": found})["weights"] > 0:
+            raise TrainingError(
+                "checkpoint",
+                f"{bad[0] if bad else 'a weight'} is not finite, so nothing is saved",
+                "Lower policy.optimizer.lr, or go on from an earlier checkpoint",
+            )
+
     def save_shards(self, folder: Path) -> shards.Saving:
         """Begins to write shards/ (weights and optimizer, a file per rank) and the rest of policy/.
 
         Every rank must call it. The weights may be trained on at once.
+
+        Raises:
+            TrainingError: A weight is not finite.
         """
+        self._check_weights()
         state = flatten_optimizer_state(self.optimizer, self.model.named_parameters())
         if self.ranks.rank == 0:
             save_settings(self.model, folder / "policy")

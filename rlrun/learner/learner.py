@@ -26,7 +26,7 @@ from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
 from rlrun.learner.model import load_model, saved_tensors
 from rlrun.learner.rows import TokenRows
 from rlrun.learner.schedule import lr_factor
-from rlrun.learner.sharding import Ranks, full_tensors, shard
+from rlrun.learner.sharding import Ranks, full_tensors, is_finite, shard
 from rlrun.learner.shards import Saving
 from rlrun.types import Sampling
 
@@ -312,7 +312,7 @@ class Learner:
         bad = [
             name
             for name, parameter in self.model.named_parameters()
-            if parameter.grad is not None and not _is_finite(parameter.grad)
+            if parameter.grad is not None and not is_finite(parameter.grad)
         ]
         named = f"the gradient of {bad[0]} (and {len(bad) - 1} more)" if bad else "the loss"
         raise TrainingError(
@@ -368,8 +368,3 @@ class Learner:
 
 def _flat(arrays: Sequence[Floats]) -> Tensor:
     return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *arrays]))
-
-
-def _is_finite(gradient: Tensor) -> bool:
-    local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
-    return bool(local.isfinite().all())

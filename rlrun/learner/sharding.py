@@ -150,6 +150,12 @@ def load_full(targets: Mapping[str, Tensor], values: Iterable[tuple[str, Tensor]
             target.copy_(like(target, value))
 
 
+def is_finite(tensor: Tensor) -> bool:
+    """Whether this rank's part of a tensor has neither infinities nor NaNs."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return bool(local.isfinite().all())
+
+
 def like(target: Tensor, value: Tensor) -> Tensor:
     """A whole tensor in the layout of ``target``."""
     value = value.to(target.device, target.dtype)

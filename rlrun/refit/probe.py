@@ -49,7 +49,8 @@ class Probe:
         """The largest difference in nats; None where there is nothing to compare.
 
         Raises:
-            TrainingError: An engine differs by more than the tolerance.
+            TrainingError: An engine differs by more than the tolerance, or the learner's own
+                log-probs are not finite.
             GenerationError: An engine failed.
         """
         scoring = asyncio.create_task(self._generator.engine_scores(self.token_ids))
@@ -62,6 +63,13 @@ class Probe:
             engines = await scoring
         finally:
             scoring.cancel()
+        if not all(map(math.isfinite, expected)):
+            raise TrainingError(
+                f"weight version {version}",
+                "the learner's log-probs of the probe sequence are not finite: the weights have "
+                "diverged",
+                "Lower policy.optimizer.lr, or go on from an earlier checkpoint",
+            )
         differences = {
             name: largest_difference(scores, expected) for name, scores in engines.items()
         }

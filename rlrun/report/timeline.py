@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,18 +17,21 @@ Span = list[Any]
 """[what, start, end], times in seconds since the beginning of the step's line."""
 
 
-def shorten(lines: Sequence[dict[str, Any]], most_groups: int) -> list[dict[str, Any]]:
+def shorten(
+    lines: Sequence[dict[str, Any]], most_groups: int, most_steps: int
+) -> list[dict[str, Any]]:
     """The lines for the page.
 
-    Every step keeps its lanes and stragglers. Bars of groups are kept from the last step
+    Every step that is kept has its lanes and stragglers. Bars of groups are kept from the last step
     backwards until there are enough.
 
     Args:
         lines: As read from timeline.jsonl.
         most_groups: Bars of groups in all.
+        most_steps: Of longer runs the last steps, the slowest, and evenly spaced others are kept.
     """
     shown = []
-    for line in reversed(lines):
+    for line in reversed(_kept(lines, most_steps)):
         groups = line["groups"] if most_groups >= len(line["groups"]) else []
         most_groups -= len(line["groups"])
         shown.append(
@@ -41,6 +45,17 @@ def shorten(lines: Sequence[dict[str, Any]], most_groups: int) -> list[dict[str,
             }
         )
     return shown[::-1]
+
+
+def _kept(lines: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
+    if len(lines) <= most:
+        return list(lines)
+    places = range(len(lines))
+    chosen = set(places[-(most // 2) :])
+    chosen |= set(heapq.nlargest(most // 10, places, key=lambda place: lines[place]["seconds"]))
+    spaced = max(2, most - len(chosen))
+    chosen |= {round(n * (len(lines) - 1) / (spaced - 1)) for n in range(spaced)}
+    return [lines[place] for place in sorted(chosen)]
 
 
 def union_s(spans: Sequence[Span]) -> float:

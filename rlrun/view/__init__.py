@@ -248,6 +248,4 @@ def _print_prompt(
 
 def _of_prompt(run_dir: RunDir, prompt_id: str) -> Iterator[TrainedLine]:
     for step in run_dir.trained_steps():
-        for line in read_trained(run_dir.trained_file(step)):
-            if line["prompt_id"] == prompt_id:
-                yield line
+        yield from read_trained(run_dir.trained_file(step), prompt_id)

@@ -3,6 +3,7 @@ import json
 
 import pytest
 
+from rlrun.data import row_reader
 from rlrun.errors import DataError
 
 ROW = {"problem": "1+1", "answer": "2"}
@@ -129,6 +130,14 @@ def test_pattern_with_a_group_is_a_regular_expression_whose_last_match_counts(lo
 def test_pattern_without_a_group_is_plain_text(load, pattern):
     record = {"problem": "x", "answer": f"aXb {pattern} 7"}
     assert load(lines(record), answer_pattern=pattern).rows[0].answer == "7"
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_pattern_of_exponential_time_is_an_error_and_no_skip(load, monkeypatch, skip):
+    monkeypatch.setattr(row_reader, "PATTERN_SECONDS", 0.05)
+    record = {"problem": "x", "answer": "a" * 60 + "!"}
+    with pytest.raises(DataError, match=r"rows\.jsonl:1: answer_pattern='.*takes more than"):
+        load(lines(record), answer_pattern=r"(?:a|a)*([bc])", skip=skip)
 
 
 def test_row_without_the_pattern_is_bad(load):

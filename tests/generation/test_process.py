@@ -97,6 +97,16 @@ def test_it_answers_as_the_model_in_this_process(
     assert list(by_engine.values()) == [scores]
 
 
+def generator_processes() -> list[int]:
+    """Children of this process that are generators."""
+    found = []
+    for thread in Path("/proc/self/task").iterdir():
+        for child in (thread / "children").read_text().split():
+            if b"process_child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(int(child))
+    return found
+
+
 def test_faults_and_new_weights(
     model: PreTrainedModel, renderer: Renderer, requests_for: Requests, tmp_path: Path
 ) -> None:
@@ -106,7 +116,14 @@ def test_faults_and_new_weights(
     async def use(generator: ProcessGenerator) -> None:
         with pytest.raises(GenerationError, match="never refitted"):
             await generator.generate(many)
-        await generator.refit(0)
+
+        # Killed while it starts, it is started once more.
+        start = asyncio.create_task(generator.refit(0))
+        while not (starting := generator_processes()):
+            await asyncio.sleep(0.01)
+        os.kill(starting[0], signal.SIGKILL)
+        await start
+        assert starting != generator_processes()
 
         # New weights arrive between two tokens of what is running.
         running = asyncio.create_task(generator.generate(many))
@@ -143,6 +160,14 @@ def test_faults_and_new_weights(
             await task
         (again,) = await generator.generate(many[:1])
         assert again.weight_versions[0].version == newest
+
+        # The probe after a refit asks whatever takes the place of a process that dies over it.
+        pid = generator._child.process.pid
+        os.kill(pid, signal.SIGSTOP)
+        scoring = asyncio.create_task(generator.engine_scores((5, 6, 7)))
+        await asyncio.sleep(0.05)
+        os.kill(pid, signal.SIGKILL)
+        assert len((await scoring)["the generator process"]) == 2
 
     with_generator(inputs(model, renderer, tmp_path, False), use)
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from rlrun.errors import GenerationError
+from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation import static_batch
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
@@ -257,7 +257,7 @@ def test_weights_that_are_not_finite_are_an_error(
 ) -> None:
     with torch.no_grad():
         next(model.parameters()).fill_(torch.nan)
-    with pytest.raises(GenerationError, match="not finite"):
+    with pytest.raises(TrainingError, match="not finite"):
         sample(model, renderer, requests_for(2))
 
 

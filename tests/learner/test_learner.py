@@ -177,6 +177,19 @@ def test_a_gradient_that_is_not_finite_names_its_tensor_and_changes_nothing(
     assert all(torch.equal(before[name], p) for name, p in parameters(learner).items())
 
 
+def test_weights_that_are_not_finite_are_not_saved(
+    make_learner: MakeLearner, tmp_path: Path
+) -> None:
+    learner = make_learner()
+    name, parameter = next(iter(learner.model.named_parameters()))
+    with torch.no_grad():
+        parameter[0, 0] = torch.inf
+    for save in (learner.save, learner.save_shards):
+        with pytest.raises(TrainingError, match=f"{name} is not finite, so nothing is saved"):
+            save(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_bfloat16_keeps_float32_master_weights(
     make_learner: MakeLearner, samples: list[Sample]
 ) -> None:

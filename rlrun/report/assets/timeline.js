@@ -48,6 +48,7 @@ function drawTimeline(run) {
   const redraw = () => {
     const a = Math.max(first, Number(from.value) || first), b = Math.min(last, Math.max(a, Number(to.value) || last));
     const window = lines.filter((line) => line.step >= a && line.step <= b);
+    if (!window.length) { canvas.replaceChildren(el("p", { class: "note" }, "These steps are not kept here; timeline.jsonl has them.")); late.replaceChildren(); return; }
     canvas.replaceChildren(picture(window, readout));
     late.replaceChildren(stragglerTable(window));
   };
@@ -59,6 +60,7 @@ function drawTimeline(run) {
   put("timeline-body",
     el("div", { class: "controls" }, el("label", null, "steps ", from), el("label", null, "to ", to),
       button("earlier", () => move(-1)), button("later", () => move(1)), button("last 5", () => set(last - 4, last)), button("slowest", slowest), button("all", () => set(first, last))),
+    lines.length < last - first + 1 ? el("p", { class: "note" }, `Of ${whole(last - first + 1)} steps ${whole(lines.length)} are kept here: the last ones, the slowest, and others in even distances. timeline.jsonl has all.`) : "",
     timelineLegend(), canvas, readout, el("h3", { style: "margin-top:1.2rem" }, "What the steps waited for"),
     el("p", { class: "note" }, "The groups of each batch that ended last. Held: how long the trainer had waited when the group ended."), late);
   set(last - 4, last);
