@@ -82,7 +82,9 @@ def kill(command: Command, run_dir: Path, aim: str, rng: random.Random) -> None:
     base = logged_steps(run_dir)
     if aim == "checkpoint":
         # The checkpoints of the last steps as well as of the first ones.
-        after = SAVE_PERIOD * rng.randint(base // SAVE_PERIOD + 1, STEPS // SAVE_PERIOD)
+        # There may be no later one, where the kill before came after the last.
+        first = min(base // SAVE_PERIOD + 1, STEPS // SAVE_PERIOD)
+        after = SAVE_PERIOD * rng.randint(first, STEPS // SAVE_PERIOD)
         delay = rng.uniform(0.0, CHECKPOINT_S)
     else:
         after, delay = rng.randint(base, STEPS), rng.uniform(0.0, MOMENT_S)
