@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from rlrun.sampled import Abandoned as Abandoned
 from rlrun.sampled import SampledLog
 from rlrun.types import (
     Completion,
@@ -318,18 +319,6 @@ class GeneratorInputs:
     engines_on_gpu: bool = False
 
 
-class Abandoned(asyncio.CancelledError):
-    """A cancelled call, with the number of tokens that were sampled for it.
-
-    Args:
-        tokens: Counted for the books; the tokens themselves are gone.
-    """
-
-    def __init__(self, tokens: int) -> None:
-        super().__init__(tokens)
-        self.tokens = tokens
-
-
 class Generator(ABC):
     """A live generator. It samples; it does not know about prompts, rewards or groups."""
 
@@ -343,6 +332,7 @@ class Generator(ABC):
 
         Raises:
             GenerationError: The engine failed; nothing of the batch can be used.
+            Abandoned: The call was cancelled; says how many tokens had been sampled.
         """
 
     @abstractmethod

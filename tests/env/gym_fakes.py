@@ -17,7 +17,7 @@ from rlrun.config import load_section
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_environment import GymEnvironment
 from rlrun.interfaces import EpisodeOrder, PolicyAddress
-from rlrun.sampled import SampledLog
+from rlrun.sampled import Abandoned, SampledLog
 from rlrun.types import Completion, Prompt, Row, Sampling, StopReason, Trajectory, VersionSpan
 
 AGENT = "fake_agent"
@@ -29,6 +29,26 @@ def completion(ids: Sequence[int], version: int = 0) -> Completion:
     """Sampled tokens of log-prob -0.5."""
     spans = (VersionSpan(version, 0, len(ids)),)
     return Completion(tuple(ids), tuple(-0.5 for _ in ids), StopReason.STOP, spans)
+
+
+async def answers(ids: Sequence[int]) -> list[Completion]:
+    """What an engine gives."""
+    return [completion(ids)]
+
+
+async def endless() -> list[Completion]:
+    """What an engine does that samples until it is cancelled, when it has 5 tokens."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise Abandoned(5) from None
+    return []
+
+
+def order_seed(row: Mapping[str, Any]) -> int:
+    """The seed of a row's episode, as it is sent."""
+    seed: int = json.loads(row["responses_create_params"]["metadata"]["extra_body"])["seed"]
+    return seed
 
 
 def item(prompt: Sequence[int], generation: Sequence[int], **fields: Any) -> dict[str, Any]:
@@ -72,9 +92,8 @@ class FakeAgent:
         self.rows.append(row)
         mode = "down" if self.broken else row.get("mode", "good")
         self.asked[mode] += 1
-        extra = json.loads(row["responses_create_params"]["metadata"]["extra_body"])
         for prompt, generation in TURNS:
-            self.sampled.record(extra["seed"], prompt, completion(generation))
+            await self.sampled.watch(order_seed(row), prompt, answers(generation))
         good = result(row, [item(*turn) for turn in TURNS])
         answer: web.StreamResponse = await getattr(self, f"_{mode}")(request, row, good)
         return answer
@@ -116,6 +135,11 @@ class FakeAgent:
     async def _hang(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
         await asyncio.Event().wait()
         return web.Response()
+
+    async def _sampling(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """The policy is in the middle of a third turn, and stays there."""
+        await self.sampled.watch(order_seed(row), (5,), endless())
+        return web.json_response(good)
 
     async def _malformed(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
         return web.Response(text='{"reward": 1.0,', content_type="application/json")

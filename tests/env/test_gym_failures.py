@@ -141,17 +141,27 @@ def test_tokens_of_a_failed_episode_are_counted() -> None:
     run(work())
 
 
+def test_what_is_being_sampled_when_the_time_is_over_is_counted_too() -> None:
+    async def work() -> None:
+        async with running() as live:
+            failed = await live.episode("sampling", timeout_s=0.2)
+            assert failed.failure is not None and failed.failure.kind is FailureKind.TIMEOUT
+            assert (failed.num_sampled, failed.lost_tokens) == (4, 5)
+
+    run(work())
+
+
 def test_a_cancelled_episode_says_what_was_sampled_for_it() -> None:
     async def work() -> None:
         async with running() as live:
-            task = asyncio.create_task(live.episode("hang", timeout_s=None))
-            while not live.agent.asked["hang"]:
+            task = asyncio.create_task(live.episode("sampling", timeout_s=None))
+            while not live.agent.asked["sampling"]:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)
             task.cancel()
             with pytest.raises(Abandoned) as stopped:
                 await task
-            assert stopped.value.tokens == 4
+            assert stopped.value.tokens == 4 + 5
 
     run(work())
 
