@@ -81,6 +81,11 @@ class FakeAgent:
     rows: list[dict[str, Any]] = field(default_factory=list)
     swapped: list[web.Response] = field(default_factory=list)
     broken: bool = False
+    instances: list[dict[str, Any]] = field(default_factory=list)
+
+    async def named(self, request: web.Request) -> web.StreamResponse:
+        """What a head server knows."""
+        return web.json_response(self.instances)
 
     async def ready(self, request: web.Request) -> web.StreamResponse:
         """Always."""
@@ -140,6 +145,10 @@ class FakeAgent:
         """The policy is in the middle of a third turn, and stays there."""
         await self.sampled.watch(order_seed(row), (5,), endless())
         return web.json_response(good)
+
+    async def _telling(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """Beyond the reward a number, and what is none."""
+        return web.json_response(good | {"steps": 3, "transcript": ["a"], "verdict": "fine"})
 
     async def _malformed(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
         return web.Response(text='{"reward": 1.0,', content_type="application/json")
@@ -224,6 +233,7 @@ async def running(*overrides: str, names: Sequence[str] = (AGENT,)) -> AsyncIter
     agent = FakeAgent()
     app = web.Application()
     app.router.add_get("/readyz", agent.ready)
+    app.router.add_get("/server_instances", agent.named)
     app.router.add_post("/run", agent.run)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()

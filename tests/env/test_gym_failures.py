@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
 from rlrun.agent_rollout import AgentRollout
+from rlrun.env.gym_environment import GymEnvironment
 from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import Abandoned
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
 from rlrun.types import FailureKind, Sampling, StopReason
-from tests.env.gym_fakes import AGENT, TURNS, Running, order, running
+from tests.env.gym_fakes import AGENT, TURNS, Running, order, running, settings
 
 T = TypeVar("T")
 
@@ -175,6 +177,44 @@ def test_an_unknown_agent_ends_the_run_and_names_those_there_are() -> None:
     run(work())
 
 
+def test_a_head_server_that_names_no_agent_is_an_error() -> None:
+    async def work() -> None:
+        async with running() as live:
+            live.agent.instances = [{"server_type": "resources_servers", "process_name": "r"}]
+            environment = GymEnvironment(settings(f"env.head_server={live.url}"))
+            with pytest.raises(EnvironmentDown, match="names no agent among 1 servers"):
+                await environment.open(None)
+            await environment.close()
+
+    run(work())
+
+
+def test_servers_of_somebody_else_that_do_not_come_are_named() -> None:
+    async def work(*overrides: str) -> None:
+        environment = GymEnvironment(settings("env.start_timeout_s=0.3", *overrides))
+        with pytest.raises(EnvironmentDown, match=r"at http://127.0.0.1:9 is not ready"):
+            await environment.open(None)
+        await environment.close()
+
+    run(work("env.head_server=http://127.0.0.1:9"))
+    run(work("env.agents={a: 'http://127.0.0.1:9'}"))
+
+
+def test_what_is_no_number_is_named_once_and_is_no_metric(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with running() as live:
+            for number in range(2):
+                trajectory = await live.episode("telling", number=number)
+                assert trajectory.measures == {"steps": 3.0}
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    (notice,) = [record.message for record in caplog.records if "no metric" in record.message]
+    assert notice.endswith("no number and therefore no metric: transcript, verdict")
+
+
 # --- breaker --------------------------------------------------------------------------------------
 
 
@@ -250,8 +290,8 @@ def test_a_lost_engine_is_not_the_agents_fault() -> None:
 
 
 def rollout(live: Running, renderer: Renderer) -> AgentRollout:
-    settings = RolloutSettings(Sampling(1.0), 16, 64, 1, 20.0, seed=1)
-    return AgentRollout(live.environment, renderer, settings, "training")
+    limits = RolloutSettings(Sampling(1.0), 16, 64, 1, 20.0, seed=1)
+    return AgentRollout(live.environment, renderer, limits, "training")
 
 
 def test_a_failed_sample_is_rolled_out_again(renderer: Renderer) -> None:
@@ -267,6 +307,14 @@ def test_a_failed_sample_is_rolled_out_again(renderer: Renderer) -> None:
             assert len(set(seeds)) == 4
 
     run(work())
+
+
+@pytest.mark.parametrize(
+    ("policy", "needed"), [("null", [1, 2, 8]), ("2", [1, 2, 2]), ("5", [1, 2, 5])]
+)
+def test_a_group_needs_as_many_scored_samples_as_is_set(policy: str, needed: list[int]) -> None:
+    env = settings(f"env.min_group_samples={policy}")
+    assert [env.scored_needed(count) for count in (1, 2, 8)] == needed
 
 
 def test_a_sample_that_always_fails_is_tried_as_often_as_set(renderer: Renderer) -> None:
