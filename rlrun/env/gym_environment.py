@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -137,12 +138,16 @@ class GymEnvironment(AgentEnvironment):
             )
         except RequestFailed as error:
             return EnvStep(failure=Failure(error.kind, error.message))
-        if not isinstance(answer, Mapping) or not isinstance(answer.get("reward"), int | float):
-            text = f"{url}/verify answered without a reward"
+        told = answer if isinstance(answer, Mapping) else {}
+        reward = told.get("reward")
+        if not isinstance(reward, int | float) or not math.isfinite(reward):
+            text = (
+                f"{url}/verify answered with the reward {reward!r:.80}, which is no finite number"
+            )
             return EnvStep(failure=Failure(FailureKind.REWARD_ERROR, text))
-        extracted = answer.get("extracted_answer")
+        extracted = told.get("extracted_answer")
         return EnvStep(
-            reward=float(answer["reward"]),
+            reward=float(reward),
             extracted=extracted if isinstance(extracted, str) else None,
         )
 

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from rlrun.config import load_section
-from rlrun.env.gym import GymEnv
+from rlrun.env.gym import ROW_FIELD, GymEnv
 from rlrun.env.gym_environment import GymEnvironment
 from rlrun.interfaces import EpisodeOrder, PolicyAddress
 from rlrun.sampled import Abandoned, SampledLog
@@ -90,6 +90,11 @@ class FakeAgent:
     async def ready(self, request: web.Request) -> web.StreamResponse:
         """Always."""
         return web.json_response({})
+
+    async def verify(self, request: web.Request) -> web.StreamResponse:
+        """As the row's "verdict" says."""
+        row = await request.json()
+        return web.Response(text=row[ROW_FIELD]["verdict"], content_type="application/json")
 
     async def run(self, request: web.Request) -> web.StreamResponse:
         """One episode."""
@@ -235,13 +240,15 @@ async def running(*overrides: str, names: Sequence[str] = (AGENT,)) -> AsyncIter
     app.router.add_get("/readyz", agent.ready)
     app.router.add_get("/server_instances", agent.named)
     app.router.add_post("/run", agent.run)
+    app.router.add_post("/verify", agent.verify)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     agents = ",".join(f"{name}: '{url}'" for name in names)
-    environment = GymEnvironment(settings(f"env.agents={{{agents}}}", *overrides))
+    where = (f"env.agents={{{agents}}}", f"env.verifiers={{{agents}}}")
+    environment = GymEnvironment(settings(*where, *overrides))
     policy = PolicyAddress(("http://127.0.0.1:9/v1",), "key", "m", False, agent.sampled, None)  # type: ignore[arg-type]
     try:
         await environment.open(policy)

@@ -14,7 +14,7 @@ import pytest
 from rlrun.agent_rollout import AgentRollout
 from rlrun.env.gym_environment import GymEnvironment
 from rlrun.errors import EnvironmentDown
-from rlrun.interfaces import Abandoned
+from rlrun.interfaces import Abandoned, Episode
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
@@ -213,6 +213,18 @@ def test_what_is_no_number_is_named_once_and_is_no_metric(
         run(work())
     (notice,) = [record.message for record in caplog.records if "no metric" in record.message]
     assert notice.endswith("no number and therefore no metric: transcript, verdict")
+
+
+@pytest.mark.parametrize("verdict", ['{"reward": NaN}', '{"reward": null}', "{}", "[1.0]", "7"])
+def test_a_verifier_without_a_finite_reward_scores_nothing(verdict: str) -> None:
+    async def work() -> None:
+        async with running() as live:
+            prompt = order(verdict=verdict).prompt
+            step = await live.environment.step(Episode(prompt, 0, (), "said", 1, StopReason.STOP))
+            assert step.reward is None and step.failure is not None
+            assert step.failure.kind is FailureKind.REWARD_ERROR
+
+    run(work())
 
 
 # --- breaker --------------------------------------------------------------------------------------
