@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from rlrun.agent_rollout import AgentRollout
-from rlrun.env.gym_environment import GymEnvironment
+from rlrun.env.gym_environment import GymEnvironment, request_row
 from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import Abandoned, Episode
 from rlrun.models import resolve_model
@@ -67,6 +67,11 @@ def test_the_row_goes_out_as_it_is_with_the_sampling_of_the_run() -> None:
     assert params["input"] == [{"role": "user", "content": "?"}] and row["mode"] == "good"
     assert (params["temperature"], params["top_p"], params["max_output_tokens"]) == (0.75, 0.5, 7)
     assert json.loads(params["metadata"]["extra_body"]) == {"a": 1, "seed": 1000}
+
+
+@pytest.mark.parametrize(("own", "sent"), [({}, 16), ({"max_output_tokens": 99}, 16)])
+def test_a_row_may_ask_for_fewer_tokens_and_not_for_more(own: dict[str, int], sent: int) -> None:
+    assert request_row(order(**own), AGENT)["responses_create_params"]["max_output_tokens"] == sent
 
 
 KINDS = {
