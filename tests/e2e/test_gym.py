@@ -259,7 +259,8 @@ def test_the_whole_combination_survives_a_killed_engine(
 ) -> None:
     """grpo=async generation=vllm cluster=ray: tools, in-flight refits, an engine that dies."""
     run = tmp_path / "run"
-    flags = ("generation=vllm", "cluster=ray", "grpo.max_num_steps=6", f"run_dir={run}")
+    small = ("grpo.num_prompts_per_step=4", "grpo.max_num_steps=4")
+    flags = ("generation=vllm", "cluster=ray", *small, f"run_dir={run}")
     process = start(*counter_flags, *flags)
     try:
         wait_for_step(run, 1, process)
@@ -269,6 +270,6 @@ def test_the_whole_combination_survives_a_killed_engine(
     finally:
         process.kill()
         process.wait()
-    check_tool_run(run, 6)
+    check_tool_run(run, 4)
     assert len(engines_of(run)) == 2, "another engine took its place"
     wait_for_none(run)
