@@ -75,6 +75,18 @@ class _Episode:
     unfinished: int = 0
     over: bool = False
 
+    async def keep(
+        self, prompt: tuple[int, ...], work: Coroutine[Any, Any, list[Completion]]
+    ) -> list[Completion]:
+        """Awaits answers and notes what came of them."""
+        try:
+            completions = await work
+        except Abandoned as error:
+            self.unfinished += error.tokens
+            raise
+        self.turns += [SampledTurn(prompt, completion) for completion in completions]
+        return completions
+
 
 class SampledLog:
     """Answers by seed, of the seeds that somebody waits for."""
@@ -97,20 +109,16 @@ class SampledLog:
         episode = self._episodes.get(seed)
         if episode is None:
             return await work
-        task = asyncio.create_task(work)
+        task = asyncio.create_task(episode.keep(prompt, work))
         episode.running.add(task)
         try:
-            completions = await task
+            return await task
         except asyncio.CancelledError:
             if episode.over:
                 raise EpisodeOver from None
-            episode.unfinished += tokens_of(task)
             raise
         finally:
             episode.running.discard(task)
-        if not episode.over:
-            episode.turns += [SampledTurn(prompt, completion) for completion in completions]
-        return completions
 
     async def end(self, seed: int) -> Sampled:
         """What was sampled with this seed; calls off what still is, and forgets the seed."""
@@ -123,17 +131,30 @@ class SampledLog:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=END_S)
-        unfinished = episode.unfinished + sum(map(tokens_of, running))
-        return Sampled(tuple(episode.turns), unfinished)
+        return Sampled(tuple(episode.turns), episode.unfinished)
+
+
+def abandoned_tokens(task: asyncio.Future[Any]) -> int:
+    """What a task that was cancelled says of its tokens; 0 of any other.
+
+    It says so once: asyncio gives the exception of a cancelled task away, and a new one, that knows
+    nothing, to whoever asks again. ``gather`` is among those who ask.
+    """
+    if not task.done() or not task.cancelled():
+        return 0
+    try:
+        task.result()
+    except asyncio.CancelledError as error:
+        return error.tokens if isinstance(error, Abandoned) else 0
+    raise AssertionError("it was cancelled")
 
 
 def tokens_of(task: asyncio.Task[list[Completion]] | asyncio.Task[Completion]) -> int:
-    """Tokens that were sampled for a call that was cancelled, as far as that is known."""
-    if not task.done() or (not task.cancelled() and task.exception() is not None):
+    """Tokens that were sampled for a call that somebody cancelled, as far as that is known."""
+    if not task.done() or task.cancelled():
+        return abandoned_tokens(task)
+    if task.exception() is not None:
         return 0
-    try:
-        result = task.result()
-    except asyncio.CancelledError as error:
-        return error.tokens if isinstance(error, Abandoned) else 0
+    result = task.result()
     completions = result if isinstance(result, list) else [result]
     return sum(len(completion.token_ids) for completion in completions)

@@ -334,6 +334,22 @@ def test_a_group_needs_as_many_scored_samples_as_is_set(policy: str, needed: lis
     assert [env.scored_needed(count) for count in (1, 2, 8)] == needed
 
 
+def test_a_cancelled_group_says_what_all_its_samples_had(renderer: Renderer) -> None:
+    async def work() -> None:
+        async with running() as live:
+            jobs = [Job(order("sampling").prompt, 3)]
+            task = asyncio.create_task(rollout(live, renderer).run(jobs))
+            while live.agent.asked["sampling"] < 3:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(Abandoned) as stopped:
+                await task
+            assert stopped.value.tokens == 3 * (4 + 5)
+
+    run(work())
+
+
 def test_a_sample_that_always_fails_is_tried_as_often_as_set(renderer: Renderer) -> None:
     async def work() -> None:
         async with running("env.max_retries=0", "env.max_sample_attempts=3") as live:
