@@ -142,7 +142,7 @@ async def run_together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
 
 
 async def _end(tasks: Sequence[asyncio.Future[None]]) -> None:
-    """Cancels what runs; an error beside the first one is nobody's business, but must be asked for."""
+    """Cancels what runs. Errors beside the first are asked for, or asyncio would report them."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
