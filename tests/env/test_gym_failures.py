@@ -330,7 +330,8 @@ def test_a_failed_sample_is_rolled_out_again(renderer: Renderer) -> None:
     ("policy", "needed"), [("null", [1, 2, 8]), ("2", [1, 2, 2]), ("5", [1, 2, 5])]
 )
 def test_a_group_needs_as_many_scored_samples_as_is_set(policy: str, needed: list[int]) -> None:
-    env = settings(f"env.min_group_samples={policy}")
+    agents = "env.agents={a: 'http://127.0.0.1:9'}"
+    env = settings(agents, f"env.min_group_samples={policy}")
     assert [env.scored_needed(count) for count in (1, 2, 8)] == needed
 
 
