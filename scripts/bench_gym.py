@@ -20,6 +20,7 @@ import tempfile
 from pathlib import Path
 
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils.logging import disable_progress_bar
 
 from rlrun.logs import read_metrics
 from rlrun.models import resolve_model
@@ -34,6 +35,7 @@ log = logging.getLogger("bench_gym")
 
 def save_endless_policy(folder: Path) -> None:
     """The embedded model with an end of sequence that it hardly ever samples."""
+    disable_progress_bar()
     embedded = resolve_model("rlrun:tiny")
     tokenizer = AutoTokenizer.from_pretrained(embedded)
     model = AutoModelForCausalLM.from_pretrained(embedded)
@@ -95,7 +97,7 @@ def main() -> None:
         save_endless_policy(Path(scratch) / "policy")
         for number in range(arguments.rounds):
             for variant, found in rates.items():
-                lines = run(variant, arguments, Path(scratch) / f"{variant}-{number}")
+                lines = run(variant, arguments, Path(scratch) / f"{variant[4:]}-{number}")
                 found += [line[RATE] for line in lines]
                 latencies += [line[LATENCY] for line in lines if LATENCY in line]
     medians = {variant: statistics.median(found) for variant, found in rates.items()}
