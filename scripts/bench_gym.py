@@ -85,7 +85,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tokens", type=int, default=256, help="of each answer; 0 lets them end")
     parser.add_argument("--prompts", type=int, default=16, help="prompts per step, 8 samples each")
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--venv", type=Path, default=Path(".gym-venv"))
     parser.add_argument("overrides", nargs="*")

@@ -259,8 +259,10 @@ def test_the_whole_combination_survives_a_killed_engine(
 ) -> None:
     """grpo=async generation=vllm cluster=ray: tools, in-flight refits, an engine that dies."""
     run = tmp_path / "run"
+    # At this age the fourth step cannot be all of the first weights.
     small = ("grpo.num_prompts_per_step=4", "grpo.max_num_steps=4")
-    flags = ("generation=vllm", "cluster=ray", *small, f"run_dir={run}")
+    aged = ("grpo.max_trajectory_age_steps=2",)
+    flags = ("generation=vllm", "cluster=ray", *small, *aged, f"run_dir={run}")
     process = start(*counter_flags, *flags)
     try:
         wait_for_step(run, 1, process)
