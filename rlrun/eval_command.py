@@ -171,6 +171,8 @@ async def _run(
         generator = await config.generation.start(inputs)
         await generator.refit(policy.step)
         server = await _serve(policy, generator, renderer)
+        if config.env.announcement:
+            console.say([config.env.announcement])
         await environment.open(None if server is None else server.address(_log_folder()))
         rollout = make_rollout(config, renderer, generator, environment, training=False)
         return await Evaluator(rollout, prompts, config.grpo.val_batch_size, samples).run()

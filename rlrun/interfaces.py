@@ -9,7 +9,6 @@ that reading and checking a configuration stays quick.
 
 from __future__ import annotations
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from rlrun.sampled import Abandoned as Abandoned
 from rlrun.sampled import SampledLog
 from rlrun.types import (
     Completion,
@@ -318,18 +318,6 @@ class GeneratorInputs:
     engines_on_gpu: bool = False
 
 
-class Abandoned(asyncio.CancelledError):
-    """A cancelled call, with the number of tokens that were sampled for it.
-
-    Args:
-        tokens: Counted for the books; the tokens themselves are gone.
-    """
-
-    def __init__(self, tokens: int) -> None:
-        super().__init__(tokens)
-        self.tokens = tokens
-
-
 class Generator(ABC):
     """A live generator. It samples; it does not know about prompts, rewards or groups."""
 
@@ -343,6 +331,7 @@ class Generator(ABC):
 
         Raises:
             GenerationError: The engine failed; nothing of the batch can be used.
+            Abandoned: The call was cancelled; says how many tokens had been sampled.
         """
 
     @abstractmethod

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from rlrun.errors import DataError
 from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.renderer import Renderer
+from rlrun.sampled import abandoned_tokens
 from rlrun.timeline import Lane, Timeline
 from rlrun.types import (
     Completion,
@@ -121,18 +122,34 @@ async def run_together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
     """Runs all to their end; the first error, or a cancellation, ends the others first.
 
     Raises:
-        Abandoned: This was cancelled; with the sum over all.
+        Abandoned: This or one of them was cancelled; with the sum over all.
     """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    if not tasks:
+        return
+    # Not by gather: what cancelled tasks say of their tokens would be lost.
     try:
-        await asyncio.gather(*tasks)
-    except BaseException as error:
-        for task in tasks:
-            task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-        if isinstance(error, asyncio.CancelledError):
-            raise Abandoned(sum(e.tokens for e in ends if isinstance(e, Abandoned))) from None
-        raise
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    except asyncio.CancelledError:
+        await _end(tasks)
+        raise Abandoned(sum(map(abandoned_tokens, tasks))) from None
+    errors = [t.exception() for t in tasks if t.done() and not t.cancelled()]
+    await _end(tasks)
+    for error in errors:
+        if error is not None:
+            raise error
+    if any(task.cancelled() for task in tasks):
+        raise Abandoned(sum(map(abandoned_tokens, tasks)))
+
+
+async def _end(tasks: Sequence[asyncio.Future[None]]) -> None:
+    """Cancels what runs. Errors beside the first are asked for, or asyncio would report them."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()
 
 
 class RolloutRunner(Protocol):

@@ -2,15 +2,37 @@
 """What the HTTP server sampled for an episode that an agent runs, kept until the episode is over.
 
 The agent's answer tells tokens and log-probs; which weights drew them, and what was drawn for an
-episode that failed, is known only where it was sampled. An episode is told from all others by the
-seed of its requests.
+episode that failed or was called off, is known only where it was sampled. An episode is told from
+all others by the seed of its requests.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
 
 from rlrun.types import Completion
+
+END_S = 10.0
+"""Seconds that an engine has to give requests up; what it then still samples is not counted."""
+
+
+class Abandoned(asyncio.CancelledError):
+    """A cancelled call, with the number of tokens that were sampled for it.
+
+    Args:
+        tokens: Counted for the books; the tokens themselves are gone.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(tokens)
+        self.tokens = tokens
+
+
+class EpisodeOver(Exception):
+    """Something was to be sampled for an episode that has ended meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +48,113 @@ class SampledTurn:
     completion: Completion
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """What an episode got from the policy.
+
+    Attributes:
+        turns: Whole answers, in order.
+        unfinished: Tokens of answers that were called off.
+    """
+
+    turns: tuple[SampledTurn, ...] = ()
+    unfinished: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """All that were sampled."""
+        return self.unfinished + sum(len(turn.completion.token_ids) for turn in self.turns)
+
+
+@dataclass(slots=True, eq=False)
+class _Episode:
+    """An episode that somebody waits for."""
+
+    turns: list[SampledTurn] = field(default_factory=list)
+    running: set[asyncio.Task[list[Completion]]] = field(default_factory=set)
+    unfinished: int = 0
+    over: bool = False
+
+    async def keep(
+        self, prompt: tuple[int, ...], work: Coroutine[Any, Any, list[Completion]]
+    ) -> list[Completion]:
+        """Awaits answers and notes what came of them."""
+        try:
+            completions = await work
+        except Abandoned as error:
+            self.unfinished += error.tokens
+            raise
+        self.turns += [SampledTurn(prompt, completion) for completion in completions]
+        return completions
+
+
 class SampledLog:
-    """Turns by seed, of the seeds that somebody waits for."""
+    """Answers by seed, of the seeds that somebody waits for."""
 
     def __init__(self) -> None:
-        self._turns: dict[int, list[SampledTurn]] = {}
+        self._episodes: dict[int, _Episode] = {}
 
     def expect(self, seed: int) -> None:
         """Keeps from now on what is sampled with this seed."""
-        self._turns[seed] = []
+        self._episodes[seed] = _Episode()
 
-    def record(self, seed: int, prompt: tuple[int, ...], completion: Completion) -> None:
-        """Something was sampled; nothing is kept of a seed that is not expected."""
-        turns = self._turns.get(seed)
-        if turns is not None:
-            turns.append(SampledTurn(prompt, completion))
+    async def watch(
+        self, seed: int, prompt: tuple[int, ...], work: Coroutine[Any, Any, list[Completion]]
+    ) -> list[Completion]:
+        """Awaits answers to a prompt and keeps them, if their seed is expected.
 
-    def take(self, seed: int) -> list[SampledTurn]:
-        """What was sampled with this seed, in order; forgets it."""
-        return self._turns.pop(seed, [])
+        Raises:
+            EpisodeOver: ``end`` came before they did.
+        """
+        episode = self._episodes.get(seed)
+        if episode is None:
+            return await work
+        task = asyncio.create_task(episode.keep(prompt, work))
+        episode.running.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if episode.over:
+                raise EpisodeOver from None
+            raise
+        finally:
+            episode.running.discard(task)
+
+    async def end(self, seed: int) -> Sampled:
+        """What was sampled with this seed; calls off what still is, and forgets the seed."""
+        episode = self._episodes.pop(seed, None)
+        if episode is None:
+            return Sampled()
+        episode.over = True
+        running = set(episode.running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=END_S)
+        return Sampled(tuple(episode.turns), episode.unfinished)
+
+
+def abandoned_tokens(task: asyncio.Future[Any]) -> int:
+    """What a task that was cancelled says of its tokens; 0 of any other.
+
+    It says so once: asyncio gives the exception of a cancelled task away, and a new one, that knows
+    nothing, to whoever asks again. ``gather`` is among those who ask.
+    """
+    if not task.done() or not task.cancelled():
+        return 0
+    try:
+        task.result()
+    except asyncio.CancelledError as error:
+        return error.tokens if isinstance(error, Abandoned) else 0
+    raise AssertionError("it was cancelled")
+
+
+def tokens_of(task: asyncio.Task[list[Completion]] | asyncio.Task[Completion]) -> int:
+    """Tokens that were sampled for a call that somebody cancelled, as far as that is known."""
+    if not task.done() or task.cancelled():
+        return abandoned_tokens(task)
+    if task.exception() is not None:
+        return 0
+    result = task.result()
+    completions = result if isinstance(result, list) else [result]
+    return sum(len(completion.token_ids) for completion in completions)

@@ -200,7 +200,8 @@ class Trajectory:
         agent: Name of the agent that ran the episode; None where rlrun itself did.
         flagged: The environment says that the reward measures nothing: not to be trained.
         measures: Further finite numbers that the environment told of the episode.
-        lost_tokens: Sampled in earlier attempts at this sample, which failed.
+        lost_tokens: Sampled for it and not among its tokens: in earlier attempts, which failed, or
+            when it was called off.
     """
 
     sample_index: int

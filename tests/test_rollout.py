@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from rlrun.config.schema import Policy
-from rlrun.interfaces import Environment, Episode, Generator
+from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.renderer import Renderer
-from rlrun.rollout import Job, Rollout, RolloutSettings, request_seed
+from rlrun.rollout import Job, Rollout, RolloutSettings, request_seed, run_together
 from rlrun.types import (
     Completion,
     EnvStep,
@@ -263,3 +263,30 @@ def test_every_request_of_a_run_has_a_seed_of_its_own() -> None:
     assert len(set(seeds)) == len(seeds)
     assert one(0) == one(0)
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+async def part(tokens: int, fails_after: float | None = None) -> None:
+    """Part of a call, which samples until it is cancelled."""
+    try:
+        await asyncio.wait_for(asyncio.Event().wait(), fails_after)
+    except asyncio.CancelledError:
+        raise Abandoned(tokens) from None
+    except TimeoutError:
+        raise ValueError(str(tokens)) from None
+
+
+def test_a_cancelled_call_has_the_tokens_of_all_its_parts() -> None:
+    async def run() -> int:
+        task = asyncio.create_task(run_together([part(1), part(20), part(300)]))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(Abandoned) as stopped:
+            await task
+        return stopped.value.tokens
+
+    assert asyncio.run(run()) == 321
+
+
+def test_the_first_error_of_a_part_ends_the_others() -> None:
+    with pytest.raises(ValueError, match="7"):
+        asyncio.run(run_together([part(1), part(7, fails_after=0.01), part(3)]))

@@ -34,6 +34,10 @@ _ROOT = Path(rlrun.__file__).resolve().parent.parent
 PASSED_ON = ("HF_", "TRANSFORMERS_", "TORCH_", "NCCL_", "GLOO_")
 """Beginnings of the environment variables that Ray actors get from the process of the run."""
 
+SERVERS_CPUS = 1
+"""Of a Ray of this machine's own, beyond its cores: a run may reserve all of them, and verifiers of
+an environment's servers that join the cluster could then never begin."""
+
 REACH_TIMEOUT_S = 10.0
 LOGS = "Ray's own logs are in /tmp/ray/session_latest/logs of each machine"
 
@@ -165,7 +169,7 @@ def _connect(address: str | None) -> None:
     }
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        options |= {"include_dashboard": False, "num_cpus": available_cores()}
+        options |= {"include_dashboard": False, "num_cpus": available_cores() + SERVERS_CPUS}
     try:
         host, colon, port = (address or "").rpartition(":")
         if colon:

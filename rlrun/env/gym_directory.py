@@ -46,10 +46,14 @@ class Directory:
         settings = self._settings
         if settings.config_paths:
             await self._start(client, policy)
-        if settings.head_server is not None:
-            await self._ask_head(client, settings.head_server)
         given = {name: url.rstrip("/") for name, url in settings.agents.items()}
-        await self._wait_for(client, given)
+        if settings.head_server is not None:
+            head = settings.head_server.rstrip("/")
+            await self._wait_for(client, "env.head_server", {"the head server": head})
+            named = await self._ask_head(client, head)
+            await self._wait_for(client, "env.head_server", _as_agents(named))
+            self._agents |= named
+        await self._wait_for(client, "env.agents", _as_agents(given))
         self._agents |= given
         self._verifiers |= {name: url.rstrip("/") for name, url in settings.verifiers.items()}
 
@@ -71,27 +75,26 @@ class Directory:
         self._verifiers = plan.verifiers()
         log.info("gym: %d servers are ready, logs in %s", len(plan.servers), folder)
 
-    async def _ask_head(self, client: GymClient, url: str) -> None:
-        """Takes the agents that a head server names."""
-        settings = self._settings
+    async def _ask_head(self, client: GymClient, url: str) -> dict[str, str]:
+        """The agents that a head server names."""
         try:
-            found = await client.get(
-                f"{url.rstrip('/')}/server_instances", settings.control_timeout_s
-            )
+            found = await client.get(f"{url}/server_instances", self._settings.control_timeout_s)
         except RequestFailed as error:
             remedy = "Start Gym's servers, or correct env.head_server"
             raise EnvironmentDown("env.head_server", error.message, remedy) from error
         found = found if isinstance(found, list) else []
         instances = [one for one in found if isinstance(one, Mapping)]
+        agents: dict[str, str] = {}
         for one in instances:
             name, address = one.get("process_name") or one.get("name"), one.get("url")
             if one.get("server_type") == "responses_api_agents" and name and address:
-                self._agents[str(name)] = str(address).rstrip("/")
-        if not self._agents:
+                agents[str(name)] = str(address).rstrip("/")
+        if not agents:
             what = f"{url} names no agent among {len(instances)} servers"
             raise EnvironmentDown("env.head_server", what, "Give agents by env.agents")
+        return agents
 
-    async def _wait_for(self, client: GymClient, urls: Mapping[str, str]) -> None:
+    async def _wait_for(self, client: GymClient, key: str, urls: Mapping[str, str]) -> None:
         """Waits until servers that somebody else starts are ready."""
         waiting, limit = dict(urls), self._settings.start_timeout_s
         try:
@@ -103,9 +106,9 @@ class Directory:
                     await asyncio.sleep(POLL_S if waiting else 0)
         except TimeoutError:
             name, url = next(iter(waiting.items()))
-            what = f"agent {name} at {url} is not ready within {limit:g} s"
-            remedy = "Start it, correct env.agents, or raise env.start_timeout_s"
-            raise EnvironmentDown("env.agents", what, remedy) from None
+            what = f"{name} at {url} is not ready within {limit:g} s"
+            remedy = f"Start it, correct {key}, or raise env.start_timeout_s"
+            raise EnvironmentDown(key, what, remedy) from None
 
     def agent(self, name: str) -> str:
         """URL of an agent.
@@ -136,6 +139,10 @@ class Directory:
         """Ends the servers that were started. May be called twice."""
         if self._servers is not None:
             await self._servers.close()
+
+
+def _as_agents(urls: Mapping[str, str]) -> dict[str, str]:
+    return {f"agent {name}": url for name, url in urls.items()}
 
 
 def initial_config(overrides: Mapping[str, Any], policy: PolicyAddress | None) -> dict[str, Any]:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rlrun.env.gym import ROW_FIELD, GymEnv, agent_of
@@ -23,7 +24,7 @@ from rlrun.interfaces import (
     EpisodeOrder,
     PolicyAddress,
 )
-from rlrun.sampled import SampledLog, SampledTurn
+from rlrun.sampled import Sampled, SampledLog
 from rlrun.types import (
     EnvStep,
     Failure,
@@ -79,7 +80,7 @@ class GymEnvironment(AgentEnvironment):
         row = request_row(order, name)
         self._sampled.expect(order.seed)
         started = time.monotonic()
-        turns: list[SampledTurn] = []
+        sampled = Sampled()
         try:
             try:
                 async with self._slots:
@@ -89,20 +90,20 @@ class GymEnvironment(AgentEnvironment):
                         f"{url}/run", row, order.timeout_s, order.seed
                     )
             finally:
-                turns = self._sampled.take(order.seed)
-            result = read_result(answer, row, turns)
+                sampled = await self._sampled.end(order.seed)
+            result = read_result(answer, row, sampled.turns)
             _check_length(result, order)
         except (RequestFailed, BadResult) as error:
             failure = Failure(error.kind, error.message)
-            return self._failed(order, name, failure, turns)
+            return self._failed(order, name, failure, sampled)
         except asyncio.CancelledError:
-            raise Abandoned(_count(turns)) from None
+            raise Abandoned(sampled.tokens) from None
         self._agents.succeeded(name, time.monotonic() - started, result.tokens.turns)
         self._agents.notice_others(name, result.others)
-        return _trajectory(order, name, turns, result)
+        return _trajectory(order, name, sampled, result)
 
     def _failed(
-        self, order: EpisodeOrder, name: str, failure: Failure, turns: Sequence[SampledTurn]
+        self, order: EpisodeOrder, name: str, failure: Failure, sampled: Sampled
     ) -> Trajectory:
         """A trajectory without a reward, with what was sampled for it.
 
@@ -121,7 +122,7 @@ class GymEnvironment(AgentEnvironment):
                 "Logs of servers that the run started are in its gym/ folder; "
                 "env.max_agent_failures says how many failures in a row are borne",
             )
-        return _trajectory(order, name, turns, failure=failure)
+        return _trajectory(order, name, sampled, failure=failure)
 
     async def step(self, episode: Episode) -> EnvStep:
         """The verifier's reward for a stored answer, as ``rlrun score`` asks for it."""
@@ -137,12 +138,16 @@ class GymEnvironment(AgentEnvironment):
             )
         except RequestFailed as error:
             return EnvStep(failure=Failure(error.kind, error.message))
-        if not isinstance(answer, Mapping) or not isinstance(answer.get("reward"), int | float):
-            text = f"{url}/verify answered without a reward"
+        told = answer if isinstance(answer, Mapping) else {}
+        reward = told.get("reward")
+        if not isinstance(reward, int | float) or not math.isfinite(reward):
+            text = (
+                f"{url}/verify answered with the reward {reward!r:.80}, which is no finite number"
+            )
             return EnvStep(failure=Failure(FailureKind.REWARD_ERROR, text))
-        extracted = answer.get("extracted_answer")
+        extracted = told.get("extracted_answer")
         return EnvStep(
-            reward=float(answer["reward"]),
+            reward=float(reward),
             extracted=extracted if isinstance(extracted, str) else None,
         )
 
@@ -233,21 +238,17 @@ def _check_length(result: Result, order: EpisodeOrder) -> None:
         raise BadResult(FailureKind.ENV_ERROR, text)
 
 
-def _count(turns: Sequence[SampledTurn]) -> int:
-    return sum(len(turn.completion.token_ids) for turn in turns)
-
-
 def _trajectory(
     order: EpisodeOrder,
     agent: str,
-    turns: Sequence[SampledTurn],
+    sampled: Sampled,
     result: Result | None = None,
     failure: Failure | None = None,
 ) -> Trajectory:
     """The trajectory of a result, or of what was sampled before a failure."""
-    tokens = partial_tokens(turns) if result is None else result.tokens
+    tokens = partial_tokens(sampled.turns) if result is None else result.tokens
     # Tries of the request before the last one sampled as well.
-    lost = _count(turns) - sum(tokens.loss_mask)
+    lost = sampled.tokens - sum(tokens.loss_mask)
     if not tokens.token_ids:
         prompt = order.prompt.token_ids
         tokens = Tokens(list(prompt), [False] * len(prompt), [0.0] * len(prompt), [], len(prompt))

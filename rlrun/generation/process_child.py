@@ -21,7 +21,7 @@ from rlrun.errors import GenerationError, RlrunError, TrainingError
 from rlrun.generation.continuous_batch import ContinuousBatch
 from rlrun.generation.process import HEADER, Call, Reply, StartUp
 from rlrun.generation.sampler import Sampler
-from rlrun.generation.static_batch import StaticBatches
+from rlrun.generation.static_batch import Cancelled, StaticBatches
 from rlrun.interfaces import Precision
 from rlrun.learner.attention import use_attention
 from rlrun.learner.bfloat16 import suit_precision
@@ -102,6 +102,7 @@ class Server:
         self.static = StaticBatches(self.sampler, start_up.max_batch_size)
         self.batch = ContinuousBatch(self.sampler, start_up.max_batch_size)
         self.start_up, self.inbox, self.send = start_up, inbox, send
+        self.given_up: dict[int, int] = {}
 
     def run(self) -> None:
         """Answers until the input ends."""
@@ -139,12 +140,18 @@ class Server:
 
     def _generate_at_once(self, call: Call) -> None:
         cancelled = self.inbox.cancelled(call.number)
-        completions = self.static(call.content, cancelled)
-        if not cancelled.is_set():
+        try:
+            completions = self.static(call.content, cancelled)
+        except Cancelled as error:
+            self.given_up[call.number] = error.tokens
+        else:
             self._reply(call.number, "done", completions)
 
     def _cancel(self, number: int) -> None:
-        self._reply(number, "cancelled", self.batch.cancel(number))
+        tokens = self.given_up.pop(number, None)
+        if tokens is None:
+            tokens = self.batch.cancel(number)
+        self._reply(number, "cancelled", tokens)
 
     def _refit(self, call: Call) -> None:
         version, handle = call.content

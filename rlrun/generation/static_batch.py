@@ -14,6 +14,18 @@ COMPACT_BELOW = 0.75
 cache each time, against a part of every forward pass for each row that stays."""
 
 
+class Cancelled(Exception):
+    """A call was given up.
+
+    Args:
+        tokens: That were sampled for it.
+    """
+
+    def __init__(self, tokens: int) -> None:
+        super().__init__(tokens)
+        self.tokens = tokens
+
+
 class StaticBatches:
     """Answers requests in batches of at most ``max_batch_size`` (None: all at once)."""
 
@@ -21,9 +33,10 @@ class StaticBatches:
         self.sampler, self.max_batch_size = sampler, max_batch_size
 
     def __call__(self, requests: Sequence[GenerationRequest], cancelled: Event) -> list[Completion]:
-        """Completions in the order of the requests; none at all once ``cancelled`` is set.
+        """Completions in the order of the requests.
 
         Raises:
+            Cancelled: ``cancelled`` was set before all were there.
             GenerationError: A request does not fit the model, or the model's output is not finite.
         """
         for request in requests:
@@ -32,10 +45,11 @@ class StaticBatches:
         size = self.max_batch_size or len(rows)
         with self.sampler.evaluation():
             for start in range(0, len(rows), size):
-                if cancelled.is_set():
-                    return []
-                self._answer(rows[start : start + size], cancelled)
-        return [] if cancelled.is_set() else [row.completion() for row in rows]
+                if not cancelled.is_set():
+                    self._answer(rows[start : start + size], cancelled)
+        if cancelled.is_set():
+            raise Cancelled(sum(len(row.tokens) for row in rows))
+        return [row.completion() for row in rows]
 
     def _answer(self, rows: list[Row], cancelled: Event) -> None:
         """Completes the rows of one batch."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rlrun.compute import compute, finish
 from rlrun.errors import GenerationError
 from rlrun.interfaces import (
+    Abandoned,
     Generation,
     Generator,
     GeneratorInputs,
@@ -92,7 +93,7 @@ class TransformersGenerator(Generator):
                 cancelled.set()
                 # Until the thread has left the model, nobody else may touch it.
                 await asyncio.wait([future])
-                raise
+                raise Abandoned(_sampled(future)) from None
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """See ``Generator.score``; it waits for the batch that is being sampled."""
@@ -106,6 +107,16 @@ class TransformersGenerator(Generator):
     async def close(self) -> None:
         """Returns after the batch that may be on its way."""
         await finish()
+
+
+def _sampled(future: asyncio.Future[list[Completion]]) -> int:
+    """Tokens of a call that is over, and that somebody cancelled."""
+    from rlrun.generation.static_batch import Cancelled
+
+    error = future.exception()
+    if isinstance(error, Cancelled):
+        return error.tokens
+    return 0 if error is not None else sum(len(one.token_ids) for one in future.result())
 
 
 @contextmanager

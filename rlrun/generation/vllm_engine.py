@@ -22,6 +22,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from rlrun.errors import GenerationError
 from rlrun.generation.vllm_log import EngineLog, environment
 from rlrun.generation.vllm_requests import WHERE, completion_of, sampling_params
+from rlrun.sampled import Abandoned
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,9 @@ CONTROL_TIMEOUT_S = 600.0
 """Seconds after which an engine that does not answer to a pause, a refit or a score is given up."""
 
 LIVENESS_POLL_S = 0.5
+
+ABORT_S = 1.0
+"""Seconds for the last word about a request that is given up; it comes at once, if at all."""
 
 T = TypeVar("T")
 
@@ -153,6 +157,7 @@ class Engine:
         Raises:
             EngineLost: The engine's process is gone.
             GenerationError: It took too long, or vLLM failed.
+            Abandoned: It was cancelled; says how many tokens had been sampled.
         """
         try:
             params = sampling_params(request, self.eos_ids)
@@ -192,18 +197,22 @@ class Engine:
     ) -> RequestOutput:
         params.output_kind = RequestOutputKind.FINAL_ONLY
         prompt = TokensPrompt(prompt_token_ids=list(token_ids), cache_salt=salt)
-        final: RequestOutput | None = None
+        number = str(next(_numbers))
+        task = asyncio.create_task(self._final(prompt, params, number))
         try:
-            async with asyncio.timeout(timeout_s):
-                async for output in self.llm.generate(prompt, params, str(next(_numbers))):
-                    final = output
-        except TimeoutError as error:
+            done, _ = await asyncio.wait([task], timeout=timeout_s)
+        except asyncio.CancelledError:
+            raise Abandoned(await self._give_up(task, number)) from None
+        if not done:
+            sampled = await self._give_up(task, number)
             raise GenerationError(
                 WHERE,
                 f"a request of {len(token_ids)} tokens took more than {timeout_s:g} s on "
-                f"{self.name}",
+                f"{self.name}; {sampled} had been sampled",
                 "Raise generation.request_timeout_s if answers are that long",
-            ) from error
+            )
+        try:
+            final = task.result()
         except EngineDeadError as error:
             raise self.lost() from error
         except (EngineGenerateError, ValueError, RuntimeError) as error:
@@ -215,6 +224,30 @@ class Engine:
         if final is None:
             raise self.lost()
         return final
+
+    async def _final(
+        self, prompt: TokensPrompt, params: SamplingParams, number: str
+    ) -> RequestOutput | None:
+        final: RequestOutput | None = None
+        async for output in self.llm.generate(prompt, params, number):
+            final = output
+        return final
+
+    async def _give_up(self, task: asyncio.Task[RequestOutput | None], number: str) -> int:
+        """Takes a request out of the engine; the number of tokens that it had.
+
+        vLLM ends what is aborted with a last output, which has all of them.
+        """
+        try:
+            if self.alive:
+                await self.llm.abort(number)
+                await asyncio.wait([task], timeout=ABORT_S)
+        finally:
+            task.cancel()
+        if not task.done() or task.cancelled() or task.exception() is not None:
+            return 0
+        final = task.result()
+        return 0 if final is None else len(final.outputs[0].token_ids)
 
     async def pause(self, *, recompute: bool) -> None:
         """Stops sampling; new requests queue.

@@ -18,6 +18,7 @@ from rlrun.generation.vllm_engine import CONTROL_TIMEOUT_S, Engine, EngineLost
 from rlrun.generation.vllm_requests import WHERE
 from rlrun.interfaces import Generator
 from rlrun.refit.transfer import Transfer
+from rlrun.sampled import Abandoned, tokens_of
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
@@ -87,14 +88,18 @@ class VLLMGenerator(Generator):
 
         Raises:
             GenerationError: A request does not fit, took too long or was lost with its engine.
+            Abandoned: It was cancelled; says how many tokens had been sampled.
         """
         for request in requests:
             self._check(request)
         if self._asleep:
             await self._wake()
+        tasks: list[asyncio.Task[Completion]] = []
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._answer(request)) for request in requests]
+                tasks += [group.create_task(self._answer(request)) for request in requests]
+        except asyncio.CancelledError:
+            raise Abandoned(sum(map(tokens_of, tasks))) from None
         except ExceptionGroup as errors:
             expected = errors.subgroup(GenerationError)
             if expected is None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rlrun.errors import GenerationError
 from rlrun.interfaces import Generator
+from rlrun.sampled import Abandoned, tokens_of
 from rlrun.types import Completion, GenerationRequest
 
 
@@ -40,6 +41,7 @@ class Intake:
 
         Raises:
             GenerationError: The engine failed, or the intake is closed.
+            Abandoned: It was cancelled; says how many tokens had been sampled.
         """
         if self._closed:
             raise _closing()
@@ -49,8 +51,7 @@ class Intake:
         try:
             return await asked.future
         except asyncio.CancelledError:
-            self._withdraw(asked)
-            raise
+            raise Abandoned(await self._withdraw(asked)) from None
 
     async def hold(self) -> None:
         """Starts nothing more, and returns once nothing is being sampled."""
@@ -117,13 +118,18 @@ class Intake:
                     asked.future.set_result(answer)
         self._start()
 
-    def _withdraw(self, asked: _Asked) -> None:
+    async def _withdraw(self, asked: _Asked) -> int:
+        """Takes requests back; how many tokens their engine had sampled, if it says so."""
         if asked in self._waiting:
             self._waiting.remove(asked)
+            return 0
         for task, batch in self._running.items():
-            # Others in the batch still want theirs.
-            if all(one.future.done() for one in batch):
+            # While others in the batch want theirs, all go on, and nobody knows of one alone.
+            if asked in batch and all(one.future.done() for one in batch):
                 task.cancel()
+                await asyncio.wait([task])
+                return tokens_of(task)
+        return 0
 
 
 def _cancelled() -> GenerationError:

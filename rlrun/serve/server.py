@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 from rlrun.errors import ConfigError, DataError, GenerationError, Problem
 from rlrun.interfaces import Generator, PolicyAddress
 from rlrun.renderer import Renderer
-from rlrun.sampled import SampledLog
+from rlrun.sampled import EpisodeOver, SampledLog
 from rlrun.serve.address import url_of
 from rlrun.serve.answer import AnswerMaker, Asked, JsonObject
 from rlrun.serve.conversation import PromptMaker, read_conversation
@@ -297,7 +297,7 @@ class PolicyServer:
 
     async def _sample(self, asked: Asked) -> list[Completion]:
         request = asked.request
-        completions = await self._intake.generate(
+        work = self._intake.generate(
             [
                 GenerationRequest(
                     token_ids=asked.prompt,
@@ -308,10 +308,13 @@ class PolicyServer:
                 for choice in range(request.choices)
             ]
         )
-        if request.seed is not None:
-            for completion in completions:
-                self._sampled.record(request.seed, asked.prompt, completion)
-        return completions
+        if request.seed is None:
+            return await work
+        try:
+            return await self._sampled.watch(request.seed, asked.prompt, work)
+        except EpisodeOver:
+            # No status that clients try again.
+            raise ApiError(410, "The episode that asks is over", code="episode_over") from None
 
 
 def _dumps(answer: JsonObject) -> str:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -13,11 +14,17 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.config import load_section
+from rlrun.env.gym_environment import GymEnvironment
+from rlrun.interfaces import Episode, PolicyAddress
 from rlrun.logs import read_metrics
+from rlrun.sampled import SampledLog
+from rlrun.types import Prompt, Row, StopReason
 from tests.cluster.conftest import SPREAD
 from tests.e2e.forked import Started
 from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_resume import start, wait_for_step
+from tests.env.gym_real import CODE_GEN, DOUBLE, DOUBLED, need_gym, ray_processes
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -157,6 +164,39 @@ def descendants(pid: int) -> list[int]:
         new = [child for child, parent in parents.items() if parent in new]
         found += new
     return found
+
+
+def test_servers_of_gym_that_use_ray_join_the_cluster_of_the_run(
+    ray_address: str, tmp_path: Path
+) -> None:
+    """As a run opens its environment, and with what it tells it."""
+    need_gym()
+    before = ray_processes()
+    settings = load_section("env", list(CODE_GEN))
+    environment = settings.start()
+    assert isinstance(environment, GymEnvironment)
+    here = "http://127.0.0.1:9/v1"
+    policy = PolicyAddress((here,), "key", "m", False, SampledLog(), tmp_path, ray_address)
+
+    async def work() -> list[float | None]:
+        await environment.open(policy)
+        try:
+            steps = await asyncio.gather(*(environment.step(answered(text)) for text in DOUBLED))
+            assert ray_processes() == before
+            return [step.reward for step in steps]
+        finally:
+            await environment.close()
+
+    assert asyncio.run(work()) == [1.0, 0.0]
+    said = (tmp_path / "code_gen.log").read_text()
+    assert f"Connecting to Ray cluster at specified address: {ray_address}" in said
+
+
+def answered(text: str) -> Episode:
+    """An episode whose answer is to be verified."""
+    row = Row("rows:0", (), "", dict(DOUBLE), "rows.jsonl:1")
+    messages = ({"role": "assistant", "content": text},)
+    return Episode(Prompt(0, 0, row, ()), 0, messages, text, 1, StopReason.STOP)
 
 
 @pytest.mark.skipif(find_spec("vllm") is None, reason="make vllm was not run")

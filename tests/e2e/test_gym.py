@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,9 +19,11 @@ import pytest
 from rlrun.audit import audit
 from rlrun.generation.vllm_args import is_installed
 from rlrun.logs import read_metrics
-from rlrun.records import read_trained
+from rlrun.records import read_trained, read_validation
 from tests.conftest import environment, rlrun
 from tests.e2e.counter_policy import SERVER, save_policy, write_rows
+from tests.e2e.forked import Started, forked
+from tests.e2e.test_resume import wait_for_step as wait_for_line
 from tests.env.gym_real import AGENTS, VENV, need_gym
 
 pytestmark = pytest.mark.timeout(360)
@@ -96,6 +99,67 @@ def test_rows_say_agent_text_and_log_probs_of_the_learner(sync_run: Path) -> Non
 def test_nothing_is_left_behind(sync_run: Path) -> None:
     wait_for_none(sync_run)
     assert len(list((sync_run / "gym").glob("*.log"))) == 3
+
+
+def test_a_checkpoint_is_evaluated_by_the_same_servers_as_in_its_validation(
+    sync_run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "rows.jsonl"
+    done = forked("eval", str(sync_run), "--json", "--out", str(out))
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    assert (found["step"], found["samples"], found["failed_samples"]) == (6, 32, 0)
+    last = read_metrics(sync_run / "metrics.jsonl")[-1]
+    ours = {row["prompt_id"]: row["response"] for row in read_validation(out)}
+    stored = read_validation(sync_run / "validation/step_000006.jsonl")
+    same = [ours[row["prompt_id"]] == row["response"] for row in stored]
+    # Draws are those of the validation; requests come in batches of another size.
+    assert sum(same) >= 31
+    assert found["accuracy"] == pytest.approx(last["validation/accuracy"], abs=1.5 / 32)
+
+
+# --- servers of somebody else ---------------------------------------------------------------------
+
+
+def test_a_run_lives_and_ends_with_servers_that_somebody_else_runs(tmp_path: Path) -> None:
+    """rlrun gym serve beside the run; when it ends, no agent is left."""
+    need_gym()
+    run, port = tmp_path / "run", free_port()
+    where = f"{{{AGENT}: {{responses_api_agents: {{simple_agent: {{port: {port}}}}}}}}}"
+    serving = Started(
+        *("gym", "serve", "+recipe=gym_quickstart", "--run", str(run)),
+        *(f"env.venv={VENV}", "env.start_timeout_s=240", f"env.config_overrides={where}"),
+    )
+    training = Started(
+        "train",
+        *(*SMALL, "env.config_paths=[]", f"env.agents={{{AGENT}: 'http://127.0.0.1:{port}'}}"),
+        *("env.max_retries=0", "env.max_agent_failures=8", "env.max_sample_attempts=1"),
+        *("grpo.val_period=0", "grpo.val_at_start=false", "grpo.val_at_end=false"),
+        *("checkpointing.metric=null", "grpo.max_num_steps=1000", f"run_dir={run}"),
+    )
+    try:
+        wait_for_line(run, 2, training)
+        assert len(processes_of(run)) == 3
+        serving.send_signal(signal.SIGTERM)
+        said, _ = serving.communicate(60)
+        assert serving.returncode == 0, said
+        wait_for_none(run)
+        out, _ = training.communicate(200)
+    finally:
+        for process in (serving, training):
+            if process.poll() is None:
+                process.send_signal(signal.SIGKILL)
+    assert training.returncode == 4, out
+    errors = [line for line in out.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1 and "no agent works any more" in errors[0]
+    assert f"{AGENT}: env_down" in errors[0] and f"127.0.0.1:{port}" in errors[0]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 # --- tools, in-flight refits, and a run that is killed --------------------------------------------
@@ -195,7 +259,10 @@ def test_the_whole_combination_survives_a_killed_engine(
 ) -> None:
     """grpo=async generation=vllm cluster=ray: tools, in-flight refits, an engine that dies."""
     run = tmp_path / "run"
-    flags = ("generation=vllm", "cluster=ray", "grpo.max_num_steps=6", f"run_dir={run}")
+    # At this age the fourth step cannot be all of the first weights.
+    small = ("grpo.num_prompts_per_step=4", "grpo.max_num_steps=4")
+    aged = ("grpo.max_trajectory_age_steps=2",)
+    flags = ("generation=vllm", "cluster=ray", *small, *aged, f"run_dir={run}")
     process = start(*counter_flags, *flags)
     try:
         wait_for_step(run, 1, process)
@@ -205,6 +272,6 @@ def test_the_whole_combination_survives_a_killed_engine(
     finally:
         process.kill()
         process.wait()
-    check_tool_run(run, 6)
+    check_tool_run(run, 4)
     assert len(engines_of(run)) == 2, "another engine took its place"
     wait_for_none(run)

@@ -14,10 +14,10 @@ from typing import Any
 from aiohttp import web
 
 from rlrun.config import load_section
-from rlrun.env.gym import GymEnv
+from rlrun.env.gym import ROW_FIELD, GymEnv
 from rlrun.env.gym_environment import GymEnvironment
 from rlrun.interfaces import EpisodeOrder, PolicyAddress
-from rlrun.sampled import SampledLog
+from rlrun.sampled import Abandoned, SampledLog
 from rlrun.types import Completion, Prompt, Row, Sampling, StopReason, Trajectory, VersionSpan
 
 AGENT = "fake_agent"
@@ -29,6 +29,26 @@ def completion(ids: Sequence[int], version: int = 0) -> Completion:
     """Sampled tokens of log-prob -0.5."""
     spans = (VersionSpan(version, 0, len(ids)),)
     return Completion(tuple(ids), tuple(-0.5 for _ in ids), StopReason.STOP, spans)
+
+
+async def answers(ids: Sequence[int]) -> list[Completion]:
+    """What an engine gives."""
+    return [completion(ids)]
+
+
+async def endless() -> list[Completion]:
+    """What an engine does that samples until it is cancelled, when it has 5 tokens."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise Abandoned(5) from None
+    return []
+
+
+def order_seed(row: Mapping[str, Any]) -> int:
+    """The seed of a row's episode, as it is sent."""
+    seed: int = json.loads(row["responses_create_params"]["metadata"]["extra_body"])["seed"]
+    return seed
 
 
 def item(prompt: Sequence[int], generation: Sequence[int], **fields: Any) -> dict[str, Any]:
@@ -61,10 +81,20 @@ class FakeAgent:
     rows: list[dict[str, Any]] = field(default_factory=list)
     swapped: list[web.Response] = field(default_factory=list)
     broken: bool = False
+    instances: list[dict[str, Any]] = field(default_factory=list)
+
+    async def named(self, request: web.Request) -> web.StreamResponse:
+        """What a head server knows."""
+        return web.json_response(self.instances)
 
     async def ready(self, request: web.Request) -> web.StreamResponse:
         """Always."""
         return web.json_response({})
+
+    async def verify(self, request: web.Request) -> web.StreamResponse:
+        """As the row's "verdict" says."""
+        row = await request.json()
+        return web.Response(text=row[ROW_FIELD]["verdict"], content_type="application/json")
 
     async def run(self, request: web.Request) -> web.StreamResponse:
         """One episode."""
@@ -72,9 +102,8 @@ class FakeAgent:
         self.rows.append(row)
         mode = "down" if self.broken else row.get("mode", "good")
         self.asked[mode] += 1
-        extra = json.loads(row["responses_create_params"]["metadata"]["extra_body"])
         for prompt, generation in TURNS:
-            self.sampled.record(extra["seed"], prompt, completion(generation))
+            await self.sampled.watch(order_seed(row), prompt, answers(generation))
         good = result(row, [item(*turn) for turn in TURNS])
         answer: web.StreamResponse = await getattr(self, f"_{mode}")(request, row, good)
         return answer
@@ -116,6 +145,15 @@ class FakeAgent:
     async def _hang(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
         await asyncio.Event().wait()
         return web.Response()
+
+    async def _sampling(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """The policy is in the middle of a third turn, and stays there."""
+        await self.sampled.watch(order_seed(row), (5,), endless())
+        return web.json_response(good)
+
+    async def _telling(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """Beyond the reward a number, and what is none."""
+        return web.json_response(good | {"steps": 3, "transcript": ["a"], "verdict": "fine"})
 
     async def _malformed(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
         return web.Response(text='{"reward": 1.0,', content_type="application/json")
@@ -200,14 +238,17 @@ async def running(*overrides: str, names: Sequence[str] = (AGENT,)) -> AsyncIter
     agent = FakeAgent()
     app = web.Application()
     app.router.add_get("/readyz", agent.ready)
+    app.router.add_get("/server_instances", agent.named)
     app.router.add_post("/run", agent.run)
+    app.router.add_post("/verify", agent.verify)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     agents = ",".join(f"{name}: '{url}'" for name in names)
-    environment = GymEnvironment(settings(f"env.agents={{{agents}}}", *overrides))
+    where = (f"env.agents={{{agents}}}", f"env.verifiers={{{agents}}}")
+    environment = GymEnvironment(settings(*where, *overrides))
     policy = PolicyAddress(("http://127.0.0.1:9/v1",), "key", "m", False, agent.sampled, None)  # type: ignore[arg-type]
     try:
         await environment.open(policy)

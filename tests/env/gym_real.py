@@ -17,6 +17,7 @@ import pytest
 from rlrun.agent_rollout import AgentRollout
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_environment import GymEnvironment
+from rlrun.gym.servers import Server
 from rlrun.interfaces import AgentEnvironment, Generator
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
@@ -62,6 +63,7 @@ OVERRIDES = (
     f"env.start_timeout_s={START_S}",
     "generation.expose_http_server=true",
     "generation.http.tool_parser=hermes",
+    "generation.http.reasoning_parser=qwen3",
     "policy.max_total_sequence_length=1024",
     "generation.max_new_tokens=256",
 )
@@ -143,12 +145,17 @@ class RealGym:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
     def groups(
-        self, rows: Sequence[Row], reply: Reply, samples: int = 1, **fields: Any
+        self,
+        rows: Sequence[Row],
+        reply: Reply,
+        samples: int = 1,
+        environment: AgentEnvironment | None = None,
     ) -> list[TrajectoryGroup]:
         """Trajectory groups of rows, the policy answering as told."""
         self.generator.reply = reply
-        settings = RolloutSettings(**{**LIMITS, **fields})
-        rollout = AgentRollout(self.environment, self.renderer, settings, "training")
+        rollout = AgentRollout(
+            environment or self.environment, self.renderer, RolloutSettings(**LIMITS), "training"
+        )
         jobs = [
             Job(Prompt(position, 0, row, self.renderer.prompt_ids(row.messages)), samples)
             for position, row in enumerate(rows)
@@ -161,6 +168,14 @@ class RealGym:
         url = self.environment.verifier(agent)
         assert url is not None
         return url
+
+    @property
+    def servers(self) -> tuple[Server, ...]:
+        """What was started."""
+        assert isinstance(self.environment, GymEnvironment)
+        servers = self.environment._directory._servers
+        assert servers is not None
+        return servers.plan.servers
 
     def close(self) -> None:
         """Ends everything."""
@@ -212,6 +227,39 @@ def tool(name: str, **properties: Any) -> dict[str, Any]:
 def call(name: str, **arguments: Any) -> str:
     """A call as the policy writes it."""
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+DOUBLE = {
+    "responses_create_params": {"input": "Double the number."},
+    "verifier_metadata": {"unit_tests": {"inputs": ["2\n", "21\n"], "outputs": ["4\n", "42\n"]}},
+}
+
+DOUBLED = tuple(
+    f"```python\n{code}\n```" for code in ("print(2 * int(input()))", "print(int(input()) + 2)")
+)
+"""A right answer and a wrong one."""
+
+CODE_GEN = (
+    "env=gym",
+    f"env.venv={VENV}",
+    "env.config_paths=[resources_servers/code_gen/configs/code_gen.yaml]",
+    "env.default_agent=code_gen_simple_agent",
+    "env.control_timeout_s=120",
+    f"env.start_timeout_s={START_S}",
+)
+"""A verifier that runs code in tasks of Ray."""
+
+
+def ray_processes() -> set[int]:
+    """Ids of Ray's node processes on this machine."""
+    found = set()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"raylet" in (folder / "cmdline").read_bytes().split(b"\0")[0]:
+                found.add(int(folder.name))
+        except OSError:
+            continue
+    return found
 
 
 def need_gym() -> None:

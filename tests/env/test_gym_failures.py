@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import pytest
 
 from rlrun.agent_rollout import AgentRollout
+from rlrun.env.gym_environment import GymEnvironment, request_row
 from rlrun.errors import EnvironmentDown
-from rlrun.interfaces import Abandoned
+from rlrun.interfaces import Abandoned, Episode
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
 from rlrun.types import FailureKind, Sampling, StopReason
-from tests.env.gym_fakes import AGENT, TURNS, Running, order, running
+from tests.env.gym_fakes import AGENT, TURNS, Running, order, running, settings
 
 T = TypeVar("T")
 
@@ -65,6 +67,11 @@ def test_the_row_goes_out_as_it_is_with_the_sampling_of_the_run() -> None:
     assert params["input"] == [{"role": "user", "content": "?"}] and row["mode"] == "good"
     assert (params["temperature"], params["top_p"], params["max_output_tokens"]) == (0.75, 0.5, 7)
     assert json.loads(params["metadata"]["extra_body"]) == {"a": 1, "seed": 1000}
+
+
+@pytest.mark.parametrize(("own", "sent"), [({}, 16), ({"max_output_tokens": 99}, 16)])
+def test_a_row_may_ask_for_fewer_tokens_and_not_for_more(own: dict[str, int], sent: int) -> None:
+    assert request_row(order(**own), AGENT)["responses_create_params"]["max_output_tokens"] == sent
 
 
 KINDS = {
@@ -141,17 +148,27 @@ def test_tokens_of_a_failed_episode_are_counted() -> None:
     run(work())
 
 
+def test_what_is_being_sampled_when_the_time_is_over_is_counted_too() -> None:
+    async def work() -> None:
+        async with running() as live:
+            failed = await live.episode("sampling", timeout_s=0.2)
+            assert failed.failure is not None and failed.failure.kind is FailureKind.TIMEOUT
+            assert (failed.num_sampled, failed.lost_tokens) == (4, 5)
+
+    run(work())
+
+
 def test_a_cancelled_episode_says_what_was_sampled_for_it() -> None:
     async def work() -> None:
         async with running() as live:
-            task = asyncio.create_task(live.episode("hang", timeout_s=None))
-            while not live.agent.asked["hang"]:
+            task = asyncio.create_task(live.episode("sampling", timeout_s=None))
+            while not live.agent.asked["sampling"]:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)
             task.cancel()
             with pytest.raises(Abandoned) as stopped:
                 await task
-            assert stopped.value.tokens == 4
+            assert stopped.value.tokens == 4 + 5
 
     run(work())
 
@@ -161,6 +178,56 @@ def test_an_unknown_agent_ends_the_run_and_names_those_there_are() -> None:
         async with running() as live:
             with pytest.raises(EnvironmentDown, match=f"none of that name among {AGENT}"):
                 await live.environment.run_episode(order(agent="fake_agnet"))
+
+    run(work())
+
+
+def test_a_head_server_that_names_no_agent_is_an_error() -> None:
+    async def work() -> None:
+        async with running() as live:
+            live.agent.instances = [{"server_type": "resources_servers", "process_name": "r"}]
+            environment = GymEnvironment(settings(f"env.head_server={live.url}"))
+            with pytest.raises(EnvironmentDown, match="names no agent among 1 servers"):
+                await environment.open(None)
+            await environment.close()
+
+    run(work())
+
+
+def test_servers_of_somebody_else_that_do_not_come_are_named() -> None:
+    async def work(*overrides: str) -> None:
+        environment = GymEnvironment(settings("env.start_timeout_s=0.3", *overrides))
+        with pytest.raises(EnvironmentDown, match=r"at http://127.0.0.1:9 is not ready"):
+            await environment.open(None)
+        await environment.close()
+
+    run(work("env.head_server=http://127.0.0.1:9"))
+    run(work("env.agents={a: 'http://127.0.0.1:9'}"))
+
+
+def test_what_is_no_number_is_named_once_and_is_no_metric(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def work() -> None:
+        async with running() as live:
+            for number in range(2):
+                trajectory = await live.episode("telling", number=number)
+                assert trajectory.measures == {"steps": 3.0}
+
+    with caplog.at_level(logging.WARNING):
+        run(work())
+    (notice,) = [record.message for record in caplog.records if "no metric" in record.message]
+    assert notice.endswith("no number and therefore no metric: transcript, verdict")
+
+
+@pytest.mark.parametrize("verdict", ['{"reward": NaN}', '{"reward": null}', "{}", "[1.0]", "7"])
+def test_a_verifier_without_a_finite_reward_scores_nothing(verdict: str) -> None:
+    async def work() -> None:
+        async with running() as live:
+            prompt = order(verdict=verdict).prompt
+            step = await live.environment.step(Episode(prompt, 0, (), "said", 1, StopReason.STOP))
+            assert step.reward is None and step.failure is not None
+            assert step.failure.kind is FailureKind.REWARD_ERROR
 
     run(work())
 
@@ -240,8 +307,8 @@ def test_a_lost_engine_is_not_the_agents_fault() -> None:
 
 
 def rollout(live: Running, renderer: Renderer) -> AgentRollout:
-    settings = RolloutSettings(Sampling(1.0), 16, 64, 1, 20.0, seed=1)
-    return AgentRollout(live.environment, renderer, settings, "training")
+    limits = RolloutSettings(Sampling(1.0), 16, 64, 1, 20.0, seed=1)
+    return AgentRollout(live.environment, renderer, limits, "training")
 
 
 def test_a_failed_sample_is_rolled_out_again(renderer: Renderer) -> None:
@@ -255,6 +322,31 @@ def test_a_failed_sample_is_rolled_out_again(renderer: Renderer) -> None:
             assert group.num_sampled == 4 * 4
             seeds = [row["_rowidx"] for row in live.agent.rows]
             assert len(set(seeds)) == 4
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("policy", "needed"), [("null", [1, 2, 8]), ("2", [1, 2, 2]), ("5", [1, 2, 5])]
+)
+def test_a_group_needs_as_many_scored_samples_as_is_set(policy: str, needed: list[int]) -> None:
+    agents = "env.agents={a: 'http://127.0.0.1:9'}"
+    env = settings(agents, f"env.min_group_samples={policy}")
+    assert [env.scored_needed(count) for count in (1, 2, 8)] == needed
+
+
+def test_a_cancelled_group_says_what_all_its_samples_had(renderer: Renderer) -> None:
+    async def work() -> None:
+        async with running() as live:
+            jobs = [Job(order("sampling").prompt, 3)]
+            task = asyncio.create_task(rollout(live, renderer).run(jobs))
+            while live.agent.asked["sampling"] < 3:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
+            task.cancel()
+            with pytest.raises(Abandoned) as stopped:
+                await task
+            assert stopped.value.tokens == 3 * (4 + 5)
 
     run(work())
 

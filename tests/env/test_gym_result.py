@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlrun.env.gym_result import BadResult, Tokens, partial_tokens, read_result
-from rlrun.sampled import SampledLog, SampledTurn
+from rlrun.sampled import SampledTurn
 from rlrun.types import FailureKind, StopReason
 from tests.env.gym_fakes import TURNS, completion, item, result
 
@@ -151,11 +151,3 @@ def test_what_was_sampled_before_a_failure_is_kept_as_far_as_it_fits() -> None:
     again = [*SAMPLED, SAMPLED[0]]
     assert partial_tokens(again).token_ids == [5, 6, 7, 8, 9, 1, 2, 3, 4]
     assert partial_tokens([]) == Tokens()
-
-
-def test_only_awaited_seeds_are_kept() -> None:
-    log = SampledLog()
-    log.record(1, (5,), completion((6,)))
-    log.expect(2)
-    log.record(2, (5,), completion((6,)))
-    assert log.take(1) == [] and len(log.take(2)) == 1 and log.take(2) == []

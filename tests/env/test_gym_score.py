@@ -13,7 +13,16 @@ import pytest
 from rlrun.config import load_section
 from rlrun.score import score_file
 from tests.conftest import rlrun
-from tests.env.gym_real import AGENTS, VENV, RealGym, need_gym
+from tests.env.gym_real import (
+    AGENTS,
+    CODE_GEN,
+    DOUBLE,
+    DOUBLED,
+    VENV,
+    RealGym,
+    need_gym,
+    ray_processes,
+)
 
 REPRODUCED = {
     "example_single_tool_call": 5,
@@ -65,40 +74,17 @@ def test_shipped_rollouts_are_scored_as_stored(
     assert sum(same) == REPRODUCED[server]
 
 
-DOUBLE = {
-    "responses_create_params": {"input": "Double the number."},
-    "verifier_metadata": {"unit_tests": {"inputs": ["2\n", "21\n"], "outputs": ["4\n", "42\n"]}},
-}
-
-
-def ray_processes() -> set[int]:
-    """Ids of Ray's node processes on this machine."""
-    found = set()
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if b"raylet" in (folder / "cmdline").read_bytes().split(b"\0")[0]:
-                found.add(int(folder.name))
-        except OSError:
-            continue
-    return found
-
-
 @pytest.mark.timeout(360)
 def test_code_is_run_by_a_server_on_a_ray_of_its_own_that_ends_with_it(tmp_path: Path) -> None:
     need_gym()
     before = ray_processes()
-    answers = ["print(2 * int(input()))", "print(int(input()) + 2)"]
-    rows = [{**DOUBLE, "response": f"```python\n{answer}\n```"} for answer in answers]
+    rows = [{**DOUBLE, "response": answer} for answer in DOUBLED]
     file = tmp_path / "answers.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = rlrun(
         "score",
         str(file),
-        "env=gym",
-        f"env.venv={VENV}",
-        "env.config_paths=[resources_servers/code_gen/configs/code_gen.yaml]",
-        "env.default_agent=code_gen_simple_agent",
-        "env.control_timeout_s=120",
+        *CODE_GEN,
         timeout=330,
     )
     assert done.code == 0, done.err

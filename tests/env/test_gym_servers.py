@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
+from rlrun.config import load_section
+from rlrun.env.gym import GymEnv
+from rlrun.env.gym_check import look_at
+from rlrun.env.gym_environment import GymEnvironment
 from rlrun.types import StopReason, Trajectory
-from tests.env.gym_real import RealGym, call, row, tool
+from tests.env.gym_real import AGENTS, VENV, RealGym, call, row, tool
 
 pytestmark = pytest.mark.timeout(360)
 
@@ -27,8 +36,8 @@ def sampled_texts(gym: RealGym, trajectory: Trajectory) -> list[str]:
     ]
 
 
-def only(gym: RealGym, *arguments: object, **fields: object) -> Trajectory:
-    (group,) = gym.groups(*arguments, **fields)  # type: ignore[arg-type]
+def only(gym: RealGym, *arguments: object) -> Trajectory:
+    (group,) = gym.groups(*arguments)  # type: ignore[arg-type]
     (trajectory,) = group.trajectories
     assert trajectory.failure is None, trajectory.failure
     return trajectory
@@ -75,6 +84,25 @@ def test_text_with_two_calls_is_one_turn(real_gym: RealGym) -> None:
     trajectory = only(real_gym, [WEATHER], lambda prompt: "ok" if "tool\n" in prompt else both)
     assert trajectory.turns == 2
     assert sampled_texts(real_gym, trajectory) == [both, "ok"]
+
+
+def test_reasoning_of_two_turns_is_trained_as_it_was_sampled(real_gym: RealGym) -> None:
+    """Gym takes it apart and puts it together again; a template would space it differently."""
+    said = [
+        "<think>\n  Far away,\n\n I ask. </think>\n \n" + call("get_weather", city="SF"),
+        "<think>so cold </think>  It is cold.",
+    ]
+    trajectory = only(real_gym, [WEATHER], lambda prompt: said["tool\n" in prompt])
+    assert trajectory.reward == 1.0 and trajectory.turns == 2
+    assert sampled_texts(real_gym, trajectory) == said
+    text = real_gym.renderer.decode(trajectory.token_ids, skip_special=False)
+    assert f"{said[0]}<|im_end|>\n<|im_start|>tool\n" in text and said[1] in text
+
+
+def test_reasoning_that_is_all_of_an_answer_is_a_turn(real_gym: RealGym) -> None:
+    trajectory = only(real_gym, [WEATHER], lambda prompt: "<think>hm")
+    assert sampled_texts(real_gym, trajectory) == ["<think>hm"] and trajectory.turns == 1
+    assert trajectory.stop_reason is StopReason.STOP
 
 
 def test_a_multiple_choice_answer_is_verified(real_gym: RealGym) -> None:
@@ -160,3 +188,44 @@ def test_a_key_is_in_no_log(real_gym: RealGym) -> None:
     logs = list(real_gym.folder.glob("*.log"))
     assert len(logs) == 13
     assert not any(key in log.read_text(errors="replace") for log in logs)
+
+
+@pytest.fixture
+def head_server(real_gym: RealGym) -> Iterator[str]:
+    """URL of Gym's own, which names the servers that run."""
+    instances = [
+        {
+            "process_name": server.name,
+            "server_type": server.kind,
+            "name": server.implementation,
+            "entrypoint": server.entrypoint,
+            "host": server.host,
+            "port": server.port,
+            "url": server.url,
+        }
+        for server in real_gym.servers
+    ]
+    command = [str(VENV / "bin/python"), str(Path(__file__).parent / "gym_head.py")]
+    with subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(instances) + "\n")
+            process.stdin.flush()
+            yield f"http://127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+def test_agents_are_found_at_gyms_own_head_server(real_gym: RealGym, head_server: str) -> None:
+    settings = load_section("env", ["env=gym", f"env.head_server={head_server}"])
+    assert isinstance(settings, GymEnv)
+    environment = GymEnvironment(settings)
+    real_gym.run(environment.open(real_gym.server.address(real_gym.folder)))
+    try:
+        (group,) = real_gym.groups([WEATHER], lambda prompt: "hello", 2, environment)
+        assert [t.failure for t in group.trajectories] == [None, None]
+        assert {t.agent for t in group.trajectories} == {AGENTS["example_single_tool_call"]}
+        (found, *_) = real_gym.run(look_at(settings))
+        assert found.ok, found.detail
+    finally:
+        real_gym.run(environment.close())

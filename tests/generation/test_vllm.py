@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from rlrun.errors import GenerationError
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
+from rlrun.sampled import Abandoned
 from rlrun.sampling import process_logits, token_logprobs
 from rlrun.types import Completion, GenerationRequest, Sampling, StopReason
 from tests.generation.conftest import Requests
@@ -169,8 +170,10 @@ def test_cancelling_takes_the_requests_out_of_the_engine(vllm: VLLMSession) -> N
         await asyncio.sleep(0.2)
         running = unfinished(vllm)
         task.cancel()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(Abandoned) as abandoned:
             await task
+        # Those that had not begun have none; nobody had all.
+        assert 0 <= abandoned.value.tokens < 64 * (CONTEXT - 3)
         return running
 
     assert vllm.run(run()) > 0

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,23 @@ def test_a_step_in_which_everything_failed_is_counted_and_invents_no_mean() -> N
     assert metrics["rollout/failed_samples"] == 2
     assert "train/reward_mean" not in metrics
     assert "train/entropy" not in metrics
+
+
+def test_agents_are_told_apart_and_a_failed_sample_is_in_no_mean() -> None:
+    ok = partial(trajectory, agent="a", turns=3, measures={"steps": 2.0})
+    batch = batch_of(
+        TrajectoryGroup(prompt(0), (ok(), ok(reward=0.0, sample_index=1, flagged=True))),
+        TrajectoryGroup(prompt(1), (trajectory(reward=0.5, agent="b"),)),
+        TrajectoryGroup(prompt(2), (trajectory(reward=None, agent="c"),)),
+    )
+    found = {name: v for name, v in metrics_of(batch).items() if name.startswith("agent/")}
+    assert all(is_declared(name) and math.isfinite(value) for name, value in found.items())
+    means = {name: found.get(f"agent/{name}/reward_mean") for name in "abc"}
+    assert means == {"a": 0.5, "b": 0.5, "c": None}
+    assert [found[f"agent/{name}/samples"] for name in "abc"] == [2, 1, 0]
+    assert (found["agent/a/turns_mean"], found["agent/b/turns_mean"]) == (3, 1)
+    assert found["agent/a/turn_tokens_mean"] == 2 / 3
+    assert (found["agent/a/flagged"], found["agent/a/told/steps"]) == (1, 2)
 
 
 def test_failed_samples_do_not_lower_the_mean_reward() -> None:

@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import random
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from rlrun.generation.transformers import TransformersGenerator
-from rlrun.renderer import Renderer
+from rlrun.sampled import SampledLog
 from rlrun.types import StopReason
 from tests.factories import config
 from tests.serve.engines import QUESTION, Engine, Served, serve
@@ -234,32 +234,37 @@ def test_many_clients_at_once_get_what_each_gets_alone(engine: Engine) -> None:
     with_server(engine, work)
 
 
-def test_a_client_that_hangs_up_ends_its_generation(engine: Engine) -> None:
-    """The engine is free again long before 2,000 tokens could have been sampled."""
-    if not isinstance(engine.generator, TransformersGenerator):
-        pytest.skip("this engine has no end-of-sequence token that can be taken from it")
-    endless = Renderer(engine.renderer.tokenizer, eos_ids=(engine.renderer.pad_id,))
-    settings = config(
-        *engine.overrides,
-        "policy.max_total_sequence_length=2048",
-        "policy.train_micro_batch_tokens=2048",
-        "generation.max_new_tokens=2000",
-    )
+@pytest.mark.parametrize("hangs_up", [True, False])
+def test_what_nobody_waits_for_any_more_is_given_up_and_counted(
+    engine: Engine, hangs_up: bool
+) -> None:
+    """A client that hangs up, or an episode that ends, in the middle of a generation."""
 
-    async def run() -> float:
-        generator = await settings.generation.start(engine.inputs(endless))
-        async with serve(generator, endless, settings=settings) as served:
-            task = asyncio.create_task(ask(served, n=64))
-            await asyncio.sleep(0.5)
-            assert not task.done()
+    async def cut_after(served: Served, log: SampledLog, seconds: float) -> int:
+        seed = random.getrandbits(40)
+        log.expect(seed)
+        task = asyncio.create_task(ask(served, n=64, seed=seed))
+        await asyncio.sleep(seconds)
+        if hangs_up:
             task.cancel()
-            started = time.monotonic()
-            await generator.score([5, 6, 7])
-            took = time.monotonic() - started
-        await generator.close()
-        return took
+            while log._episodes[seed].running:
+                await asyncio.sleep(0.001)
+        ended = await log.end(seed)
+        (outcome,) = await asyncio.gather(task, return_exceptions=True)
+        if not ended.turns and ended.unfinished and not hangs_up:
+            assert isinstance(outcome, openai.APIStatusError) and outcome.status_code == 410
+        return 0 if ended.turns else ended.unfinished
 
-    assert engine.run(run()) < 2
+    async def work(served: Served) -> int:
+        log = served.server.address(Path()).sampled
+        # How long the right moment takes to come depends on the machine.
+        for attempt in range(14):
+            count = await cut_after(served, log, 0.01 * 1.5**attempt)
+            if count:
+                break
+        return count
+
+    assert 0 < with_server(engine, work) < 64 * config().generation.max_new_tokens
 
 
 def test_a_stop_string_is_in_the_tokens_and_not_in_the_text(engine: Engine) -> None:
