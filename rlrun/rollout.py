@@ -7,15 +7,16 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, Protocol
+from typing import Protocol
 
-from rlrun.errors import DataError
+from rlrun.errors import DataError, GenerationError
 from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.renderer import Renderer
 from rlrun.timeline import Lane, Timeline
+from rlrun.together import run_together
 from rlrun.types import (
     Completion,
     EnvStep,
@@ -116,24 +117,6 @@ def request_seed(run_seed: int, prompt: Prompt, sample: int, turn: int, attempt:
     return int.from_bytes(digest, "big") >> 1
 
 
-async def run_together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Runs all to their end; the first error, or a cancellation, ends the others first.
-
-    Raises:
-        Abandoned: This was cancelled; with the sum over all.
-    """
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    try:
-        await asyncio.gather(*tasks)
-    except BaseException as error:
-        for task in tasks:
-            task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-        if isinstance(error, asyncio.CancelledError):
-            raise Abandoned(sum(e.tokens for e in ends if isinstance(e, Abandoned))) from None
-        raise
-
-
 class RolloutRunner(Protocol):
     """Makes trajectory groups of prompts, whoever leads the conversation.
 
@@ -154,7 +137,7 @@ class RolloutRunner(Protocol):
         """One group per job, in order.
 
         Raises:
-            GenerationError: The groups are lost.
+            GenerationError: The groups are lost; says how many tokens had been sampled.
             EnvironmentDown: Nothing can be rolled out any more.
             Abandoned: The call was cancelled; says how many tokens had been sampled.
         """
@@ -205,7 +188,7 @@ class Rollout:
         itself each trajectory goes its own way.
 
         Raises:
-            GenerationError: From the generator; the groups are lost.
+            GenerationError: From the generator; the groups are lost, with the tokens that it tells.
             Abandoned: The call was cancelled; says how many tokens had been sampled.
         """
         trajectories = [
@@ -227,6 +210,9 @@ class Rollout:
         except asyncio.CancelledError as error:
             unfinished = error.tokens if isinstance(error, Abandoned) else 0
             raise Abandoned(unfinished + sum(sum(t.loss_mask) for t in trajectories)) from None
+        except GenerationError as error:
+            error.tokens += sum(sum(t.loss_mask) for t in trajectories)
+            raise
         groups: dict[int, list[Trajectory]] = {index: [] for index in range(len(jobs))}
         indices = {id(job): index for index, job in enumerate(jobs)}
         for trajectory in trajectories:
