@@ -15,7 +15,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from rlrun.errors import GenerationError
+from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.process import ProcessGenerator
 from rlrun.interfaces import Abandoned, GeneratorInputs
 from rlrun.learner.attention import use_attention
@@ -143,6 +143,17 @@ def test_faults_and_new_weights(
             await task
         (again,) = await generator.generate(many[:1])
         assert again.weight_versions[0].version == newest
+
+        # One that comes back with other weights than its predecessor had is not asked for more.
+        await generator.engine_scores(many[0].token_ids)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+        generator._weights.publish()
+        os.kill(generator._child.process.pid, signal.SIGKILL)
+        await generator._child.reader
+        with pytest.raises(TrainingError, match="the generator process: it was started again"):
+            await generator.generate(many[:1])
 
     with_generator(inputs(model, renderer, tmp_path, False), use)
 
