@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from rlrun.interfaces import Abandoned, AgentEnvironment, EpisodeOrder
 from rlrun.renderer import Renderer
-from rlrun.rollout import Job, RolloutSettings, run_together
+from rlrun.rollout import Job, RolloutSettings
 from rlrun.timeline import Lane, Timeline
+from rlrun.together import run_together
 from rlrun.types import FailureKind, Prompt, Trajectory, TrajectoryGroup
 
 NOT_TRIED_AGAIN = (FailureKind.TIMEOUT, FailureKind.CANCELLED)

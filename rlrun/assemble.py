@@ -220,7 +220,7 @@ class _Run:
         )
         try:
             write_address(path, [server], key)
-            self.console.say([f"HTTP server: {server.base_url} (key in {path})"])
+            self.console.say([f"HTTP server: {', '.join(server.base_urls)} (key in {path})"])
             yield server
         finally:
             await server.close()

@@ -23,6 +23,7 @@ from rlrun.scheduler.events import (
     GroupCancelled,
     GroupFailed,
     GroupFinished,
+    TokensGenerated,
     Verdict,
 )
 from rlrun.stragglers import GroupSpan
@@ -87,7 +88,7 @@ class Collector:
         self.dropped: list[TrajectoryGroup] = []
         self._in_flight: dict[asyncio.Task[list[Report]], InFlight] = {}
         self._events: list[Event] = []
-        self._lost: list[EnginesLost] = []
+        self._lost: list[TokensGenerated] = []
         self._arrived = asyncio.Event()
         self._error: BaseException | None = None
         self._busy_s, self._busy_since, self._tokens = 0.0, 0.0, 0
@@ -126,15 +127,27 @@ class Collector:
         self._arrived.clear()
         if self._error is not None:
             raise self._error
+        return self.take_events()
+
+    def take_events(self) -> list[Event]:
+        """As ``events``, without waiting: there may be none."""
         events, self._events = self._events, []
         return events
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is in flight and everything was reported."""
+        return not (self._in_flight or self._lost or self._events)
+
     async def close(self) -> None:
-        """Ends everything that is in flight, unreported."""
+        """Ends everything that is in flight; ``take_events`` then says how."""
         tasks = list(self._in_flight)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        # What is called when a task is done is called after those who wait for it.
+        while self._in_flight or self._lost:
+            await asyncio.sleep(0)
 
     def take_dropped(self) -> list[TrajectoryGroup]:
         """Hands out the groups without signal that were dropped since it was last asked."""
@@ -199,17 +212,17 @@ class Collector:
                 groups = await self.rollout.run(jobs)
         except GenerationError as error:
             log.warning("%s", error)
-            self._lose(EnginesLost(tuple(admit.position for admit in call), str(error)))
+            self._lose(call, error)
             return []
         except (TimeoutError, Abandoned) as error:
             cause = error if isinstance(error, Abandoned) else error.__cause__
-            # The tokens of a call are told apart by group only where it has one.
-            tokens = cause.tokens if isinstance(cause, Abandoned) and len(call) == 1 else 0
+            sampled = cause.tokens if isinstance(cause, Abandoned) else 0
+            ends = tuple(zip(call, _shares(sampled, len(call)), strict=True))
             if not timeout.expired():
-                return [GroupCancelled(admit.position, admit.attempt, tokens) for admit in call]
+                return [GroupCancelled(a.position, a.attempt, tokens) for a, tokens in ends]
             text = f"timeout: no result within {limit:.3g} s"
             log.warning("%s: %s", ", ".join(job.prompt.prompt_id for job in jobs), text)
-            return [GroupFailed(admit.position, admit.attempt, text, tokens) for admit in call]
+            return [GroupFailed(a.position, a.attempt, text, tokens) for a, tokens in ends]
         return [self._judge(admit, group) for admit, group in zip(call, groups, strict=True)]
 
     def _note(self, call: InFlight, reports: Sequence[Report]) -> None:
@@ -245,16 +258,17 @@ class Collector:
         """The group without signal of a position, until it is handed out."""
         return next((g for g in self.dropped if g.prompt.position == position), None)
 
-    def _lose(self, event: EnginesLost) -> None:
+    def _lose(self, call: Sequence[Admit], error: GenerationError) -> None:
         """An engine takes all its calls with it; that is one failure and not one for each."""
         if not self._lost:
-            asyncio.get_running_loop().call_soon(self._report_lost)
-        self._lost.append(event)
+            asyncio.get_running_loop().call_soon(self._report_lost, str(error))
+        for admit, tokens in zip(call, _shares(error.tokens, len(call)), strict=True):
+            self._lost.append(TokensGenerated(admit.position, admit.attempt, tokens))
 
-    def _report_lost(self) -> None:
+    def _report_lost(self, error: str) -> None:
         lost, self._lost = self._lost, []
-        positions = tuple(position for event in lost for position in event.positions)
-        self._events.append(EnginesLost(positions, lost[0].error))
+        self._events += [event for event in lost if event.tokens]
+        self._events.append(EnginesLost(tuple(event.position for event in lost), error))
         self._arrived.set()
 
     def _judge(self, admit: Admit, group: TrajectoryGroup) -> Report:
@@ -286,6 +300,11 @@ class Collector:
         return GroupFinished(
             admit.position, admit.attempt, group.oldest_version, group.num_sampled, verdict
         )
+
+
+def _shares(tokens: int, groups: int) -> tuple[int, ...]:
+    """What a call sampled, by group: told apart only where it has one; the sum is what counts."""
+    return (tokens, *(0 for _ in range(groups - 1)))
 
 
 def agent_name(payload: Mapping[str, object]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class RlrunError(Exception):
@@ -54,9 +55,17 @@ class EnvironmentDown(RlrunError):
 
 
 class GenerationError(RlrunError):
-    """Generation, refit or progress itself failed for good."""
+    """Generation, refit or progress itself failed for good.
+
+    Attributes:
+        tokens: Sampled by the call that failed, as far as that is known: gone, but to be counted.
+    """
 
     exit_code = 5
+    tokens = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return *super().__reduce__(), {"tokens": self.tokens}
 
 
 class TrainingError(RlrunError):

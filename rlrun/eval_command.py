@@ -30,6 +30,7 @@ from rlrun.machine import available_cores, device_of, set_up_torch
 from rlrun.pass_at_k import METHOD, PassAtK, estimates
 from rlrun.prompts import ValidationPrompts, validation_prompts
 from rlrun.records import validation_line, write_lines
+from rlrun.refit.probe import Probe
 from rlrun.renderer import Renderer
 from rlrun.rollout_choice import make_rollout
 from rlrun.saved_policy import SavedPolicy, find_policy
@@ -148,6 +149,8 @@ async def _run(
     samples: int,
     console: Console,
 ) -> Evaluation:
+    from rlrun.generation.sampler import Sampler
+
     config = policy.config
     environment = config.env.start()
     generator: Generator | None = None
@@ -170,6 +173,14 @@ async def _run(
             console.say([announcement])
         generator = await config.generation.start(inputs)
         await generator.refit(policy.step)
+        # Engines with weights of their own must have those of the policy; others need no proof.
+        await Probe(
+            generator,
+            Sampler(model, renderer, None).score,
+            token_ids=prompts[0].token_ids,
+            max_tokens=config.policy.max_total_sequence_length,
+            precision=config.policy.precision,
+        ).check(policy.step)
         server = await _serve(policy, generator, renderer)
         if config.env.announcement:
             console.say([config.env.announcement])

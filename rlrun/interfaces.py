@@ -352,6 +352,14 @@ class Generator(ABC):
         """
         return {}
 
+    def engine_views(self) -> tuple[Generator, ...]:
+        """A generator for each engine, which that engine answers as long as it is there.
+
+        A conversation that stays with one of them finds its prefix in the engine's cache. They are
+        refitted, and closed, with this one.
+        """
+        return (self,)
+
     async def release_memory(self) -> None:
         """Called before every update: the learner may need memory that both have a part in."""
         return
@@ -426,7 +434,8 @@ class PolicyAddress:
     """Where agents find the policy of a run.
 
     Attributes:
-        base_urls: One per HTTP server in front of the generator, each ending in /v1.
+        base_urls: One per engine, each ending in /v1. A conversation that stays with one of them
+            finds its prefix in that engine's cache.
         api_key: What the servers want to be told.
         model: The name to ask for.
         parses_reasoning: Whether the servers set reasoning apart from the answer.

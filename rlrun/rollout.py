@@ -7,16 +7,16 @@ import asyncio
 import hashlib
 import math
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any, Protocol
+from typing import Protocol
 
-from rlrun.errors import DataError
+from rlrun.errors import DataError, GenerationError
 from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.renderer import Renderer
-from rlrun.sampled import abandoned_tokens
 from rlrun.timeline import Lane, Timeline
+from rlrun.together import run_together
 from rlrun.types import (
     Completion,
     EnvStep,
@@ -118,40 +118,6 @@ def request_seed(run_seed: int, prompt: Prompt, sample: int, turn: int, attempt:
     return int.from_bytes(digest, "big") >> 1
 
 
-async def run_together(coroutines: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Runs all to their end; the first error, or a cancellation, ends the others first.
-
-    Raises:
-        Abandoned: This or one of them was cancelled; with the sum over all.
-    """
-    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    if not tasks:
-        return
-    # Not by gather: what cancelled tasks say of their tokens would be lost.
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    except asyncio.CancelledError:
-        await _end(tasks)
-        raise Abandoned(sum(map(abandoned_tokens, tasks))) from None
-    errors = [t.exception() for t in tasks if t.done() and not t.cancelled()]
-    await _end(tasks)
-    for error in errors:
-        if error is not None:
-            raise error
-    if any(task.cancelled() for task in tasks):
-        raise Abandoned(sum(map(abandoned_tokens, tasks)))
-
-
-async def _end(tasks: Sequence[asyncio.Future[None]]) -> None:
-    """Cancels what runs. Errors beside the first are asked for, or asyncio would report them."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()
-
-
 class RolloutRunner(Protocol):
     """Makes trajectory groups of prompts, whoever leads the conversation.
 
@@ -172,7 +138,7 @@ class RolloutRunner(Protocol):
         """One group per job, in order.
 
         Raises:
-            GenerationError: The groups are lost.
+            GenerationError: The groups are lost; says how many tokens had been sampled.
             EnvironmentDown: Nothing can be rolled out any more.
             Abandoned: The call was cancelled; says how many tokens had been sampled.
         """
@@ -223,7 +189,7 @@ class Rollout:
         itself each trajectory goes its own way.
 
         Raises:
-            GenerationError: From the generator; the groups are lost.
+            GenerationError: From the generator; the groups are lost, with the tokens that it tells.
             Abandoned: The call was cancelled; says how many tokens had been sampled.
         """
         trajectories = [
@@ -245,6 +211,9 @@ class Rollout:
         except asyncio.CancelledError as error:
             unfinished = error.tokens if isinstance(error, Abandoned) else 0
             raise Abandoned(unfinished + sum(sum(t.loss_mask) for t in trajectories)) from None
+        except GenerationError as error:
+            error.tokens += sum(sum(t.loss_mask) for t in trajectories)
+            raise
         groups: dict[int, list[Trajectory]] = {index: [] for index in range(len(jobs))}
         indices = {id(job): index for index, job in enumerate(jobs)}
         for trajectory in trajectories:

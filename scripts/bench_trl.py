@@ -205,7 +205,12 @@ def trl_times(
 
 
 def rlrun_times(
-    folder: Path, threads: int, lengths: Lengths, schedule: str
+    folder: Path,
+    threads: int,
+    lengths: Lengths,
+    schedule: str,
+    generation: str = "transformers",
+    steps: int = STEPS,
 ) -> list[tuple[float, float]]:
     """When rlrun's steps ended, by its own records, and the tokens trained until then."""
     run_dir = folder / "run"
@@ -213,6 +218,7 @@ def rlrun_times(
     overrides = [
         "+recipe=quickstart",
         f"grpo={schedule}",
+        f"generation={generation}",
         "env=python",
         f"env.reward_function={folder / 'reward.py'}:score",
         f"policy.model={folder / 'model'}",
@@ -220,7 +226,7 @@ def rlrun_times(
         f"num_threads={threads if schedule == 'sync' else max(1, threads // 2)}",
         f"grpo.num_prompts_per_step={PROMPTS}",
         f"grpo.num_generations_per_prompt={SAMPLES}",
-        f"grpo.max_num_steps={STEPS}",
+        f"grpo.max_num_steps={steps}",
         "grpo.val_period=0",
         "grpo.val_at_start=false",
         "grpo.val_at_end=false",
@@ -232,13 +238,13 @@ def rlrun_times(
     ]
     run([sys.executable, "-m", "rlrun", "train", *overrides], threads)
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    steps = [line for line in lines if line["step"] > 0]
-    for line in steps:
+    trained = [line for line in lines if line["step"] > 0]
+    for line in trained:
         short = lengths.fixed and line["train/response_tokens_mean"] < 0.99 * lengths.cap
         if short or line["train/skipped_update"]:
             sys.exit(f"step {line['step']} is not comparable: {line}")
     tokens, ends = 0.0, []
-    for line in steps:
+    for line in trained:
         tokens += line["train/response_tokens_mean"] * PROMPTS * SAMPLES
         ends.append((line["time"], tokens))
     return ends
@@ -262,6 +268,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--long-tail", action="store_true", help="lengths differ widely")
     parser.add_argument("--schedule", choices=["sync", "async"], default="sync")
+    parser.add_argument("--generation", choices=["transformers", "vllm"], default="transformers")
     arguments = parser.parse_args()
     lengths = Lengths(480, fixed=False) if arguments.long_tail else Lengths(64, fixed=True)
     threads = arguments.threads
@@ -275,13 +282,15 @@ def main() -> None:
             theirs.append(rate(trl_times(python, folder, threads, lengths), lengths))
             sys.stdout.write(f"turn {turn + 1}: TRL {theirs[-1]:.0f}")
             sys.stdout.flush()
-            ours.append(rate(rlrun_times(folder, threads, lengths, arguments.schedule), lengths))
+            ends = rlrun_times(folder, threads, lengths, arguments.schedule, arguments.generation)
+            ours.append(rate(ends, lengths))
             sys.stdout.write(f", rlrun {ours[-1]:.0f} tokens/s\n")
             sys.stdout.flush()
     our_rate, their_rate = statistics.median(ours), statistics.median(theirs)
     sys.stdout.write(
         f"rlrun {our_rate:.0f} tokens/s, TRL {their_rate:.0f} tokens/s, "
-        f"ratio {our_rate / their_rate:.2f} ({threads} threads, {arguments.schedule})\n"
+        f"ratio {our_rate / their_rate:.2f} ({threads} threads, {arguments.schedule}, "
+        f"{arguments.generation})\n"
     )
 
 

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures generation=vllm against bare vLLM and generation=transformers, and its refits.
+"""Measures generation=vllm: against bare vLLM, other generators, TRL, and a bare training step.
 
-``python scripts/bench_vllm.py [--threads N] [--model NAME]``, after ``make vllm``, on idle cores.
-Two workloads of forced lengths: equal ones, and a log-normal long tail (mean about 66, longest
-480). Bare vLLM is an engine of its own with the same arguments, driven by vLLM's documented calls
-alone. All variants take turns in every round; figures are medians of tokens per second.
+``python scripts/bench_vllm.py [--threads N] [--model NAME]``, after ``make vllm``, on idle cores,
+takes about six minutes, half of them for TRL (``--without-trl``). Figures are medians of tokens per
+second of variants that take turns.
+
+Generation is measured on two workloads of forced lengths: equal ones, and a log-normal long tail
+(mean about 66, longest 480). Bare vLLM is an engine of its own with the same arguments, driven by
+vLLM's documented calls alone. A whole step (sample, score, update, refit, probe, records) is
+compared with what it cannot do without: bare vLLM for its samples, and a forward and backward pass
+and an optimizer step of plain torch on them. TRL is that of scripts/bench_trl.py on its long tail.
 """
 
 from __future__ import annotations
@@ -14,15 +19,18 @@ import asyncio
 import logging
 import random
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from copy import deepcopy
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
 import torch
+from bench_trl import PROMPTS, REWARD, SAMPLES, STEPS, Lengths, make_model, rate, rlrun_times
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, PreTrainedModel
 
 from rlrun.config import load
@@ -44,7 +52,7 @@ if TYPE_CHECKING:
 COUNT = 128
 EQUAL = 64
 LONGEST = 480
-ROUNDS = 4
+ROUNDS = 3
 CONTEXT = 512
 
 log = logging.getLogger("bench_vllm")
@@ -141,7 +149,9 @@ def library_batches(model: PreTrainedModel, renderer: Renderer) -> Answer:
     return answer
 
 
-async def compare(name: str, answers: dict[str, Answer], requests: list[GenerationRequest]) -> None:
+async def compare(
+    name: str, answers: dict[str, Answer], requests: list[GenerationRequest]
+) -> dict[str, float]:
     """Logs the rates of all variants on one workload."""
     rates: dict[str, list[float]] = {variant: [] for variant in answers}
     for round_number in range(ROUNDS + 1):
@@ -155,6 +165,7 @@ async def compare(name: str, answers: dict[str, Answer], requests: list[Generati
     ours = medians["rlrun"]
     ratios = ", ".join(f"{ours / rate:.2f} of {v}" for v, rate in medians.items() if v != "rlrun")
     log.info("%s, tokens/s: %s; rlrun is %s", name, figures, ratios)
+    return medians
 
 
 async def refits(generator: VLLMGenerator, probe: Probe, busy: list[GenerationRequest]) -> None:
@@ -177,8 +188,49 @@ async def refits(generator: VLLMGenerator, probe: Probe, busy: list[GenerationRe
         log.info("%s: refit %.4f s, probe %.4f s (%d times)", name, refit, check, version)
 
 
-async def bench(model_name: str) -> None:
-    """All of it."""
+def bare_pass(model: PreTrainedModel, renderer: Renderer) -> float:
+    """Seconds of an update of a step's samples by plain torch, in one batch."""
+    copy = deepcopy(model)
+    optimizer = torch.optim.AdamW(copy.parameters(), lr=1e-5, fused=True)
+    prompt = requests_of(renderer, [EQUAL])[0].token_ids
+    rows = torch.randint(4, 200, (PROMPTS * SAMPLES, len(prompt) + EQUAL))
+    rows[:, : len(prompt)] = torch.tensor(prompt)
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        started = time.perf_counter()
+        logits = copy(input_ids=rows).logits[:, len(prompt) - 1 : -1]
+        logprobs = logits.log_softmax(-1).gather(-1, rows[:, len(prompt) :, None])
+        (-logprobs.mean()).backward()
+        torch.nn.utils.clip_grad_norm_(copy.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[1:])
+
+
+def whole_step(threads: int) -> float:
+    """Seconds of the median step of a run with generation=vllm on the embedded model."""
+    lengths = Lengths(EQUAL, fixed=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        make_model(folder / "model")
+        (folder / "reward.py").write_text(REWARD)
+        ends = rlrun_times(folder, threads, lengths, "sync", "vllm", STEPS)
+    return PROMPTS * SAMPLES * EQUAL / rate(ends, lengths)
+
+
+def against_trl(threads: int) -> str:
+    """The last line of the comparison with TRL."""
+    script = Path(__file__).with_name("bench_trl.py")
+    options = ["--turns", "1", "--threads", str(threads), "--long-tail", "--generation", "vllm"]
+    done = subprocess.run(
+        [sys.executable, str(script), *options], stdout=subprocess.PIPE, text=True, check=True
+    )
+    return done.stdout.splitlines()[-1]
+
+
+async def bench(model_name: str) -> tuple[float, float]:
+    """Generation and refits; seconds of what a step cannot do without: bare vLLM, a bare pass."""
     overrides = [f"policy.model={model_name}", f"policy.max_total_sequence_length={CONTEXT}"]
     config = load(
         [
@@ -228,6 +280,10 @@ async def bench(model_name: str) -> None:
             precision=config.policy.precision,
         )
         await refits(generator, probe, requests_of(renderer, [400] * 64))
+        samples = requests_of(renderer, [EQUAL] * PROMPTS * SAMPLES)
+        bare = {"rlrun": answers["rlrun"], "bare vLLM": answers["bare vLLM"]}
+        rates = await compare("the samples of a step", bare, samples)
+        return len(samples) * EQUAL / rates["bare vLLM"], bare_pass(model, renderer)
     finally:
         await generator.close()
 
@@ -238,9 +294,23 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--model", default="rlrun:tiny")
+    parser.add_argument("--without-trl", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    asyncio.run(bench(arguments.model))
+    generation, update = asyncio.run(bench(arguments.model))
+    step = whole_step(arguments.threads)
+    log.info(
+        "a whole step of %d samples: %.3f s; bare vLLM %.3f s and a bare update %.3f s, together "
+        "%.3f s; it takes %.2f of that",
+        PROMPTS * SAMPLES,
+        step,
+        generation,
+        update,
+        generation + update,
+        step / (generation + update),
+    )
+    if not arguments.without_trl:
+        log.info("long tail, against TRL: %s", against_trl(arguments.threads))
     return 0
 
 

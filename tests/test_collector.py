@@ -11,13 +11,21 @@ import pytest
 from rlrun.collector import Collector
 from rlrun.deadlines import Deadline
 from rlrun.errors import GenerationError
-from rlrun.interfaces import Environment, Episode, Generator
+from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Rollout, RolloutSettings
 from rlrun.scheduler.decisions import Admit
-from rlrun.scheduler.events import EnginesLost, Event, GroupFailed, GroupFinished, Verdict
+from rlrun.scheduler.events import (
+    EnginesLost,
+    Event,
+    GroupCancelled,
+    GroupFailed,
+    GroupFinished,
+    TokensGenerated,
+    Verdict,
+)
 from rlrun.types import (
     Completion,
     EnvStep,
@@ -45,7 +53,9 @@ class Counting(Generator):
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         self.calls.append(list(requests))
         if len(self.calls) - 1 in self.broken:
-            raise GenerationError("engine", f"call {len(self.calls) - 1} ran out of memory")
+            error = GenerationError("engine", f"call {len(self.calls) - 1} ran out of memory")
+            error.tokens = 3
+            raise error
         spans = (VersionSpan(5, 0, 2),)
         return [Completion((7, 2), (-0.5, -0.1), StopReason.STOP, spans) for _ in requests]
 
@@ -204,7 +214,7 @@ def test_an_engine_error_loses_the_groups_of_its_call_without_blaming_their_prom
 ) -> None:
     together = collector(renderer, stream, mixed, generator=Counting(True, broken=[0]))
     error = "engine: call 0 ran out of memory."
-    assert run(together, 2, 4) == [EnginesLost((2, 4), error)]
+    assert run(together, 2, 4) == [TokensGenerated(2, 0, 3), EnginesLost((2, 4), error)]
     assert len(together.buffer) == 0
 
 
@@ -214,10 +224,40 @@ def test_an_engine_error_of_one_call_leaves_the_other_groups_alone(
     one = collector(renderer, stream, mixed, generator=Counting(False, broken=[1]))
     # Each of a group's trajectories is a call: the first to break takes its group with it.
     events = run(one, 2, 4, 6)
-    lost, *finished = sorted(events, key=lambda event: not isinstance(event, EnginesLost))
-    assert lost == EnginesLost((2,), "engine: call 1 ran out of memory.")
+    finished = [event for event in events if isinstance(event, GroupFinished)]
+    lost = [event for event in events if event not in finished]
+    # Two tokens of each of the group's other three samples, and what the engine says.
+    had = TokensGenerated(2, 0, 3 * 2 + 3)
+    assert lost == [had, EnginesLost((2,), "engine: call 1 ran out of memory.")]
     assert [event.position for event in finished] == [6, 4]
     assert len(one.buffer.take([4, 6])) == 2
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_groups_that_are_in_flight_at_the_end_say_how_many_tokens_they_had(
+    renderer: Renderer, stream: PromptStream, lockstep: bool
+) -> None:
+    class Endless(Counting):
+        async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                raise Abandoned(5 * len(requests)) from None
+            raise AssertionError("it is cancelled before")
+
+    async def close() -> list[Event]:
+        one = collector(renderer, stream, mixed, generator=Endless(lockstep))
+        one.start([Admit(2, 0), Admit(4, 1)])
+        await asyncio.sleep(0.01)
+        assert not one.settled
+        await one.close()
+        events = one.take_events()
+        assert one.settled
+        return events
+
+    events = asyncio.run(close())
+    assert {type(event) for event in events} == {GroupCancelled}
+    assert sum(event.tokens for event in events if isinstance(event, GroupCancelled)) == 40
 
 
 def test_what_is_no_engine_error_is_not_taken_for_one(

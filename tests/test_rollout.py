@@ -11,7 +11,8 @@ import pytest
 from rlrun.config.schema import Policy
 from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.renderer import Renderer
-from rlrun.rollout import Job, Rollout, RolloutSettings, request_seed, run_together
+from rlrun.rollout import Job, Rollout, RolloutSettings, request_seed
+from rlrun.together import run_together
 from rlrun.types import (
     Completion,
     EnvStep,

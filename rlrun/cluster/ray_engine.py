@@ -118,6 +118,17 @@ class EngineActor:
         """See ``Generator.score``."""
         return await self.generator.score(token_ids)
 
+    async def prove(self, token_ids: Sequence[int]) -> dict[str, list[float]]:
+        """Scores by every generator of this engine that has weights of its own, or by its one.
+
+        The names are what is put behind that of the engine.
+        """
+        found = await self.generator.engine_scores(token_ids)
+        if len(found) > 1:
+            return {f", {name}": scores for name, scores in found.items()}
+        scores = next(iter(found.values()), None)
+        return {"": await self.score(token_ids) if scores is None else scores}
+
     async def release_memory(self) -> None:
         """See ``Generator.release_memory``."""
         await self.generator.release_memory()

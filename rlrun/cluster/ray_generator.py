@@ -12,6 +12,7 @@ from rlrun.cluster.ray_engine import Dropped
 from rlrun.cluster.ray_pool import Engine, EnginePool
 from rlrun.errors import GenerationError
 from rlrun.interfaces import Abandoned, Generator
+from rlrun.together import run_together
 from rlrun.types import Completion, GenerationRequest
 
 
@@ -42,21 +43,22 @@ class RayGenerator(Generator):
         if not self.lockstep:
             return await self._ask(min(engines, key=lambda engine: engine.load), requests)
         parts = _parts(requests, len(engines))
-        tasks = [
-            asyncio.create_task(self._ask_or_abandon(engine, part))
-            for engine, part in zip(engines, parts, strict=False)
-        ]
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        except asyncio.CancelledError:
-            tokens = 0
-            for answer in await _cancelled(tasks):
-                tokens += answer.tokens if isinstance(answer, Abandoned) else 0
-            raise Abandoned(tokens) from None
-        if any(task.done() and task.exception() is not None for task in tasks):
-            answers = await _cancelled(tasks)
-            raise next(answer for answer in answers if isinstance(answer, Exception))
-        return [completion for task in tasks for completion in _answered(task.result())]
+        asked = [self._ask(engine, part) for engine, part in zip(engines, parts, strict=False)]
+        return [one for part in await run_together(asked, _tokens) for one in part]
+
+    def engine_views(self) -> tuple[Generator, ...]:
+        """See ``Generator.engine_views``; a lockstep engine wants all requests in one call."""
+        if len(self.pool.engines) == 1 or self.lockstep:
+            return (self,)
+        return tuple(EngineView(self, engine) for engine in self.pool.engines)
+
+    async def generate_on(
+        self, engine: Engine, requests: Sequence[GenerationRequest]
+    ) -> list[Completion]:
+        """As ``generate``, by a certain engine as long as it is there."""
+        if engine not in await self.pool.up():
+            return await self.generate(requests)
+        return await self._ask(engine, requests)
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """See ``Generator.score``: by the least busy engine."""
@@ -66,8 +68,7 @@ class RayGenerator(Generator):
 
     async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
         """See ``Generator.engine_scores``."""
-        answers = await self.pool.each("score", tuple(token_ids))
-        return {engine.name: scores for engine, scores in answers}
+        return await self.pool.prove(tuple(token_ids))
 
     async def release_memory(self) -> None:
         """See ``Generator.release_memory``: where rank and engine share a GPU."""
@@ -96,34 +97,54 @@ class RayGenerator(Generator):
             self.pool.wait(engine, actor, "generate", number, tuple(requests))
         )
         try:
-            return _answered(await asyncio.shield(answer))
+            found = await asyncio.shield(answer)
+            assert isinstance(found, list), "nobody cancelled the call"
+            return found
         except asyncio.CancelledError:
             if actor is not None:
                 actor.cancel.remote(number)
             try:
-                found = await asyncio.shield(answer)
-            except GenerationError:
-                raise Abandoned(0) from None
-            if isinstance(found, Dropped):
-                raise Abandoned(found.tokens) from None
-            tokens = sum(len(completion.token_ids) for completion in found)
-            raise Abandoned(tokens) from None
+                given_up: list[Completion] | Dropped = await asyncio.shield(answer)
+            except GenerationError as error:
+                raise Abandoned(error.tokens) from None
+            if isinstance(given_up, Dropped):
+                raise Abandoned(given_up.tokens) from None
+            raise Abandoned(_tokens(given_up)) from None
         finally:
             engine.load -= len(requests)
 
-    async def _ask_or_abandon(
-        self, engine: Engine, requests: Sequence[GenerationRequest]
-    ) -> list[Completion] | Abandoned:
-        """As ``_ask``, for a task of its own: being cancelled is an answer."""
-        try:
-            return await self._ask(engine, requests)
-        except Abandoned as error:
-            return error
+
+class EngineView(Generator):
+    """All engines, of which one answers as long as it is there.
+
+    Args:
+        whole: All of them.
+        engine: That one.
+    """
+
+    lockstep = False
+
+    def __init__(self, whole: RayGenerator, engine: Engine) -> None:
+        self._whole, self._engine = whole, engine
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """See ``Generator.generate``."""
+        return await self._whole.generate_on(self._engine, requests) if requests else []
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """See ``Generator.score``."""
+        return await self._whole.score(token_ids)
+
+    async def refit(self, version: int) -> None:
+        """See ``Generator.refit``: all of them are."""
+        await self._whole.refit(version)
+
+    async def close(self) -> None:
+        """Closes nothing: the whole is closed by who made it."""
 
 
-def _answered(answer: list[Completion] | Dropped | Abandoned) -> list[Completion]:
-    assert isinstance(answer, list), "nobody cancelled the call"
-    return answer
+def _tokens(completions: Sequence[Completion]) -> int:
+    return sum(len(completion.token_ids) for completion in completions)
 
 
 def _parts(requests: Sequence[GenerationRequest], count: int) -> list[Sequence[GenerationRequest]]:
@@ -131,12 +152,3 @@ def _parts(requests: Sequence[GenerationRequest], count: int) -> list[Sequence[G
     count = min(count, len(requests))
     bounds = [len(requests) * i // count for i in range(count + 1)]
     return [requests[begin:end] for begin, end in itertools.pairwise(bounds)]
-
-
-async def _cancelled(
-    tasks: Sequence[asyncio.Task[list[Completion] | Abandoned]],
-) -> list[list[Completion] | Abandoned | BaseException]:
-    """Ends the tasks; what came of each."""
-    for task in tasks:
-        task.cancel()
-    return list(await asyncio.gather(*tasks, return_exceptions=True))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from rlrun.cluster.placement import Seat
 from rlrun.cluster.ray_engine import EngineActor
 from rlrun.cluster.ray_runtime import LOGS, Runtime, end_actor, has_died, original
 from rlrun.config.schema import RunConfig
-from rlrun.errors import EnvironmentDown, GenerationError, RlrunError
+from rlrun.errors import EnvironmentDown, GenerationError, RlrunError, TrainingError
+from rlrun.refit.probe import Proof
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +63,8 @@ class EnginePool:
         ]
         self.lockstep = False
         self._runtime, self._config, self._folder = runtime, config, folder.absolute()
+        self._proof = Proof(config.policy.precision)
+        self._disproved: TrainingError | None = None
         self._weights: Any = None
         self._version = 0
         self._closed = False
@@ -85,6 +89,7 @@ class EnginePool:
         Raises:
             GenerationError: An engine cannot take them, or there is none.
         """
+        self._proof.forget()
         self._version, self._weights = version, weights
         for engine, _ in await self.each("refit", version, weights):
             engine.version = version
@@ -95,18 +100,39 @@ class EnginePool:
         Raises:
             GenerationError: A living engine failed, or none is left.
         """
-        answers, died = await self._all_at_once(method, *arguments)
+        answers, died = await self._all_at_once(await self.up(), method, *arguments)
         if not answers:
             # Whatever took their place has the newest weights already.
-            answers, died = await self._all_at_once(method, *arguments)
+            answers, died = await self._all_at_once(await self.up(), method, *arguments)
         if not answers:
             raise died[0]
         return answers
 
+    async def prove(self, token_ids: tuple[int, ...]) -> dict[str, list[float]]:
+        """Log-probs of a probe sequence by every engine that can take work, by its name.
+
+        Engines that are started again later are compared with them before they take any.
+
+        Raises:
+            GenerationError: As ``each``.
+        """
+        scores: dict[str, list[float]] = {}
+        asked: list[Any] = []
+        # One that comes while others answer is asked as well; the last look and the note are one
+        # act, so that none comes in between.
+        while new := [engine for engine in await self.up() if engine.actor not in asked]:
+            asked += [engine.actor for engine in new]
+            answers, _ = await self._all_at_once(new, "prove", token_ids)
+            for engine, found in answers:
+                scores |= {f"{engine.name}{inner}": one for inner, one in found.items()}
+        if scores:
+            self._proof.note(token_ids, next(iter(scores.values())))
+        return scores
+
     async def _all_at_once(
-        self, method: str, *arguments: Any
+        self, engines: list[Engine], method: str, *arguments: Any
     ) -> tuple[list[tuple[Engine, Any]], list[GenerationError]]:
-        asked = [(engine, engine.actor) for engine in await self.up()]
+        asked = [(engine, engine.actor) for engine in engines]
         calls = [self.wait(engine, actor, method, *arguments) for engine, actor in asked]
         found = await asyncio.gather(*calls, return_exceptions=True)
         answers, died = [], []
@@ -125,7 +151,10 @@ class EnginePool:
 
         Raises:
             GenerationError: None can be started.
+            TrainingError: One that was started again has other weights than it was given.
         """
+        if self._disproved is not None:
+            raise self._disproved
         for engine in self.engines:
             if engine.actor is None:
                 self._begin(engine)
@@ -167,14 +196,24 @@ class EnginePool:
                 version = self._version
                 await self.wait(engine, actor, "refit", version, self._weights)
                 engine.version = version
+                await self._prove(engine, actor)
         except BaseException as error:
             end_actor(actor)
             engine.version = None
+            if isinstance(error, TrainingError):
+                self._disproved = error
             if isinstance(error, EnvironmentDown) and self._weights is not None:
                 # In the middle of a run this is one more failure of generation, to be counted.
                 raise GenerationError(engine.name, error.what, error.remedy) from None
             raise
         engine.actor = actor
+
+    async def _prove(self, engine: Engine, actor: Any) -> None:
+        async def score(token_ids: Sequence[int]) -> list[float]:
+            found = await self.wait(engine, actor, "prove", tuple(token_ids))
+            return list(next(iter(found.values())))
+
+        await self._proof.check(engine.name, score)
 
     async def wait(self, engine: Engine, actor: Any, method: str, *arguments: Any) -> Any:
         """The answer to a call.

@@ -4,7 +4,7 @@
 The process is rlrun.generation.process_child. It answers calls as they come (or one at a time as a
 static batch, where results must not depend on timing), and takes new weights between two tokens
 from memory that both processes see. A process that dies fails the calls that it had; the next call
-starts another one, which begins with the newest weights.
+starts another one, which begins with the newest weights, and proves it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from typing import Any, BinaryIO, Literal
 
 import rlrun
 from rlrun.config.schema import Policy
-from rlrun.errors import GenerationError
+from rlrun.errors import GenerationError, TrainingError
 from rlrun.interfaces import Abandoned, Generator, GeneratorInputs
+from rlrun.refit.probe import Proof
 from rlrun.refit.shared_memory import SharedWeights
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
 
 WHERE = "generation=transformers"
+NAME = "the generator process"
 HEADER = struct.Struct("<Q")
 """Length of the pickled message that follows. A pickle crosses nothing but this pipe."""
 
@@ -170,6 +172,7 @@ class ProcessGenerator(Generator):
         folder = inputs.folder or Path(self._temporary.name if self._temporary else "")
         self._log_path = folder / "generator.log"
         self._weights = SharedWeights(inputs.weights)
+        self._proof = Proof(inputs.policy.precision)
         self._version: int | None = None
         self._child: _Child | None = None
         self._lock = asyncio.Lock()
@@ -207,11 +210,13 @@ class ProcessGenerator(Generator):
             if child.alive:
                 raise
             scores = await self.score(token_ids)
-        return {"the generator process": scores}
+        self._proof.note(token_ids, scores)
+        return {NAME: scores}
 
     async def refit(self, version: int) -> None:
         """See ``Generator.refit``: waits until the process has copied the weights."""
         async with self._lock:
+            self._proof.forget()
             self._weights.publish()
             self._version = version
             if self._child is None or not self._child.alive:
@@ -249,10 +254,11 @@ class ProcessGenerator(Generator):
         return self._version, self._weights.handle()
 
     async def _start(self) -> _Child:
-        """Starts a process that has the newest weights.
+        """Starts a process that has the newest weights, which it proves if one has before it.
 
         Raises:
             GenerationError: It does not start.
+            TrainingError: It computes with other weights.
         """
         for attempt in range(1, STARTS + 1):
             child, reply = await self._start_once()
@@ -262,8 +268,20 @@ class ProcessGenerator(Generator):
                     log.warning("%s; it is started again", reply.content)
                     continue
             _content(reply)
+            await self._prove(child)
             return child
         raise AssertionError("the last start returns or raises")
+
+    async def _prove(self, child: _Child) -> None:
+        async def score(token_ids: Sequence[int]) -> list[float]:
+            scores: list[float] = _content(await child.ask(self._call("score", tuple(token_ids))))
+            return scores
+
+        try:
+            await self._proof.check(NAME, score)
+        except TrainingError:
+            await child.end()
+            raise
 
     async def _start_once(self) -> tuple[_Child, Reply]:
         """A process, and whether it has started with the newest weights."""

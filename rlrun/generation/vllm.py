@@ -11,9 +11,12 @@ from rlrun.errors import ConfigError, NotInstalled, Problem
 from rlrun.generation.vllm_args import default_args, is_installed, wrong_kwargs
 from rlrun.interfaces import Generation, GeneratorInputs, Precision, component, setting
 from rlrun.models import resolve_model
+from rlrun.refit.probe import Proof
 from rlrun.refit.transfer import RefitKind, choose_refit
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from rlrun.generation.vllm_generator import VLLMGenerator
     from rlrun.refit.transfer import Transfer
 
@@ -108,6 +111,7 @@ class VLLMGeneration(Generation):
             recompute_kv_cache=inputs.recompute_kv_cache,
             # In shared memory the last weights stay as they were, whatever the learner does.
             restart_at_once=kind is RefitKind.SHARED_MEMORY or not inputs.concurrent,
+            proof=Proof(inputs.policy.precision),
             on_close=engine_log.remove_temporary,
         )
         with engine_log.capture():
@@ -124,7 +128,9 @@ class VLLMGeneration(Generation):
             why = "Remove it: vLLM cannot seed a request there whose prompt is read in pieces"
             raise ConfigError([Problem(key, what, why, (key,))])
         return {
-            **default_args(on_cpu=on_cpu, colocated=colocated),
+            **default_args(
+                on_cpu=on_cpu, colocated=colocated, state_space=_has_states(inputs.model)
+            ),
             **self.vllm_kwargs,
             "model": resolve_model(policy.model),
             "tokenizer": inputs.renderer.tokenizer.name_or_path,
@@ -183,6 +189,11 @@ class VLLMGeneration(Generation):
                 # By itself vLLM wants a memory node of the machine for every worker.
                 variables["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         return variables
+
+
+def _has_states(model: PreTrainedModel) -> bool:
+    """Whether there are state-space layers in a model."""
+    return any("Mamba" in type(module).__name__ for module in model.modules())
 
 
 def _on_cpu(inputs: GeneratorInputs) -> bool:

@@ -94,8 +94,14 @@ def wrong_kwargs(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             )
 
 
-def default_args(*, on_cpu: bool, colocated: bool) -> dict[str, Any]:
-    """Arguments that generation.vllm_kwargs may replace."""
+def default_args(*, on_cpu: bool, colocated: bool, state_space: bool) -> dict[str, Any]:
+    """Arguments that generation.vllm_kwargs may replace.
+
+    Args:
+        on_cpu: Where the engine runs.
+        colocated: The learner has the same GPU.
+        state_space: The model has layers with a state instead of a cache.
+    """
     args: dict[str, Any] = {"disable_log_stats": True, "max_num_seqs": MAX_NUM_SEQS}
     if on_cpu:
         args |= {
@@ -105,6 +111,9 @@ def default_args(*, on_cpu: bool, colocated: bool) -> dict[str, Any]:
             "kv_cache_memory_bytes": CPU_KV_CACHE_BYTES,
             "block_size": CPU_BLOCK_TOKENS,
         }
+        if state_space:
+            # Their states can be shared only at the ends of pieces that prompts are read in.
+            args["enable_prefix_caching"] = False
     if colocated:
         args["gpu_memory_utilization"] = COLOCATED_MEMORY
     return args

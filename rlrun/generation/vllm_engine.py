@@ -8,20 +8,29 @@ import itertools
 import logging
 import signal
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import resource_tracker
 from typing import Any, TypeVar
 
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.inputs import TokensPrompt
+from vllm.logprobs import FlatLogprobs
 from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from rlrun.errors import GenerationError
 from rlrun.generation.vllm_log import EngineLog, environment
-from rlrun.generation.vllm_requests import WHERE, completion_of, sampling_params
+from rlrun.generation.vllm_requests import (
+    WHERE,
+    Sampled,
+    completion_of,
+    sampled_of,
+    sampling_params,
+)
 from rlrun.sampled import Abandoned
 from rlrun.types import Completion, GenerationRequest
 
@@ -33,16 +42,19 @@ CONTROL_TIMEOUT_S = 600.0
 
 LIVENESS_POLL_S = 0.5
 
-ABORT_S = 1.0
-"""Seconds for the last word about a request that is given up; it comes at once, if at all."""
-
 T = TypeVar("T")
 
 _numbers = itertools.count()
 
 
 class EngineLost(GenerationError):
-    """An engine's process is gone; what was running on it is lost."""
+    """An engine's process is gone.
+
+    Attributes:
+        sampled: What the request that needed it had until then.
+    """
+
+    sampled = Sampled()
 
 
 class Engine:
@@ -98,13 +110,16 @@ class Engine:
             raise self.lost()
         return self._llm
 
-    def lost(self) -> EngineLost:
-        """The error of whatever needed this engine."""
-        return EngineLost(
+    def lost(self, sampled: Sampled | None = None) -> EngineLost:
+        """The error of whatever needed this engine; ``sampled`` is what it had until then."""
+        error = EngineLost(
             WHERE,
             f"{self.name} is gone (its process ended)",
             f"What it printed is in {self._log.path}",
         )
+        if sampled is not None:
+            error.sampled, error.tokens = sampled, len(sampled.token_ids)
+        return error
 
     async def start(self) -> None:
         """Starts its process, in place of one that is gone.
@@ -155,7 +170,7 @@ class Engine:
             timeout_s: Wall time that it may take, waiting included; None = no limit.
 
         Raises:
-            EngineLost: The engine's process is gone.
+            EngineLost: The engine's process is gone; says what was sampled until then.
             GenerationError: It took too long, or vLLM failed.
             Abandoned: It was cancelled; says how many tokens had been sampled.
         """
@@ -197,57 +212,57 @@ class Engine:
     ) -> RequestOutput:
         params.output_kind = RequestOutputKind.FINAL_ONLY
         prompt = TokensPrompt(prompt_token_ids=list(token_ids), cache_salt=salt)
-        number = str(next(_numbers))
-        task = asyncio.create_task(self._final(prompt, params, number))
+        llm, number = self.llm, str(next(_numbers))
+        answer: RequestOutputCollector | None = None
         try:
-            done, _ = await asyncio.wait([task], timeout=timeout_s)
+            async with asyncio.timeout(timeout_s):
+                answer = await llm.add_request(number, prompt, params)
+                return await answer.get()
         except asyncio.CancelledError:
-            raise Abandoned(await self._give_up(task, number)) from None
-        if not done:
-            sampled = await self._give_up(task, number)
-            raise GenerationError(
+            sampled = await self._take_out(llm, number, answer)
+            raise Abandoned(len(sampled.token_ids)) from None
+        except TimeoutError as error:
+            sampled = await self._take_out(llm, number, answer)
+            late = GenerationError(
                 WHERE,
                 f"a request of {len(token_ids)} tokens took more than {timeout_s:g} s on "
-                f"{self.name}; {sampled} had been sampled",
+                f"{self.name}; {len(sampled.token_ids)} had been sampled",
                 "Raise generation.request_timeout_s if answers are that long",
             )
-        try:
-            final = task.result()
-        except EngineDeadError as error:
-            raise self.lost() from error
-        except (EngineGenerateError, ValueError, RuntimeError) as error:
-            if not self.alive:
-                raise self.lost() from error
-            raise GenerationError(
-                WHERE, f"{self.name} failed: {_one_line(error.__cause__ or error)}"
-            ) from error
-        if final is None:
-            raise self.lost()
-        return final
+            late.tokens = len(sampled.token_ids)
+            raise late from error
+        # Whatever ended vLLM's front end comes to every request that was running.
+        except Exception as error:
+            sampled = await self._take_out(llm, number, answer)
+            if llm.errored:
+                raise self.lost(sampled) from error
+            failed = GenerationError(WHERE, f"{self.name} failed: {_one_line(error)}")
+            failed.tokens = len(sampled.token_ids)
+            raise failed from error
 
-    async def _final(
-        self, prompt: TokensPrompt, params: SamplingParams, number: str
-    ) -> RequestOutput | None:
-        final: RequestOutput | None = None
-        async for output in self.llm.generate(prompt, params, number):
-            final = output
-        return final
+    async def _take_out(
+        self, llm: AsyncLLM, number: str, answer: RequestOutputCollector | None
+    ) -> Sampled:
+        """Takes a request out of an engine, which may be gone; what it had sampled until then.
 
-    async def _give_up(self, task: asyncio.Task[RequestOutput | None], number: str) -> int:
-        """Takes a request out of the engine; the number of tokens that it had.
-
-        vLLM ends what is aborted with a last output, which has all of them.
+        vLLM's front end in this process has every token as soon as it is there, and gives what it
+        has when the request is aborted.
         """
-        try:
-            if self.alive:
-                await self.llm.abort(number)
-                await asyncio.wait([task], timeout=ABORT_S)
-        finally:
-            task.cancel()
-        if not task.done() or task.cancelled() or task.exception() is not None:
-            return 0
-        final = task.result()
-        return 0 if final is None else len(final.outputs[0].token_ids)
+        if answer is None:
+            with suppress(EngineDeadError):
+                await llm.abort(number)
+            return Sampled()
+        output: RequestOutput | None = None
+        # It may have ended, or the engine may, since this was decided.
+        with suppress(EngineDeadError, RuntimeError):
+            output = answer.get_nowait()
+        if output is None:
+            with suppress(EngineDeadError):
+                await llm.abort(answer.request_id, internal=True)
+            output = answer.get_nowait()
+        if output is None or not isinstance(output.outputs[0].logprobs, FlatLogprobs):
+            return Sampled()
+        return sampled_of(output.outputs[0], self.name)
 
     async def pause(self, *, recompute: bool) -> None:
         """Stops sampling; new requests queue.

@@ -4,6 +4,10 @@
 What waits for what: a request goes to the engine with the fewest; if none is alive it waits for the
 one that is being started again. Refits and starts wait for each other. A refit pauses each engine,
 replaces its weights and lets it go on; it is not left half done if its caller is cancelled.
+
+What an engine had sampled when it was lost is here, token by token, and its requests go on from
+there on whichever engine takes them. An engine that is started again proves that it has the
+weights, as all do after a refit, before it takes any.
 """
 
 from __future__ import annotations
@@ -13,15 +17,20 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from rlrun.errors import GenerationError
+from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.vllm_engine import CONTROL_TIMEOUT_S, Engine, EngineLost
-from rlrun.generation.vllm_requests import WHERE
+from rlrun.generation.vllm_requests import WHERE, Sampled, rest_of
 from rlrun.interfaces import Generator
+from rlrun.refit.probe import Proof
 from rlrun.refit.transfer import Transfer
-from rlrun.sampled import Abandoned, tokens_of
+from rlrun.sampled import Abandoned
+from rlrun.together import run_together
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
+
+MAX_ENGINES = 3
+"""That a request is tried on: one that ends each of them may be what ends them."""
 
 
 class VLLMGenerator(Generator):
@@ -35,6 +44,7 @@ class VLLMGenerator(Generator):
         recompute_kv_cache: After a refit, running requests compute their cache again.
         restart_at_once: A lost engine may read the learner's weights at any time; otherwise it is
             started again by the next refit.
+        proof: What an engine that is started again is compared with.
         on_close: Called when all has ended well.
     """
 
@@ -49,12 +59,15 @@ class VLLMGenerator(Generator):
         request_timeout_s: float | None,
         recompute_kv_cache: bool,
         restart_at_once: bool,
+        proof: Proof,
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self.engines, self.transfer = tuple(engines), transfer
         self._context, self._timeout_s = context, request_timeout_s
         self._recompute = recompute_kv_cache
         self._restart_at_once, self._on_close = restart_at_once, on_close
+        self._proof = proof
+        self._disproved: TrainingError | None = None
         self._version = 0
         # Prefixes are shared among requests of one refit: what older weights computed is not found,
         # even while requests that keep it from being dropped are still running.
@@ -88,24 +101,28 @@ class VLLMGenerator(Generator):
 
         Raises:
             GenerationError: A request does not fit, took too long or was lost with its engine.
+            TrainingError: An engine that was started again has other weights.
             Abandoned: It was cancelled; says how many tokens had been sampled.
         """
+        return await self._generate(requests, None)
+
+    def engine_views(self) -> tuple[Generator, ...]:
+        """See ``Generator.engine_views``."""
+        if len(self.engines) == 1:
+            return (self,)
+        return tuple(EngineView(self, engine) for engine in self.engines)
+
+    async def _generate(
+        self, requests: Sequence[GenerationRequest], preferred: Engine | None
+    ) -> list[Completion]:
         for request in requests:
             self._check(request)
         if self._asleep:
             await self._wake()
-        tasks: list[asyncio.Task[Completion]] = []
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks += [group.create_task(self._answer(request)) for request in requests]
-        except asyncio.CancelledError:
-            raise Abandoned(sum(map(tokens_of, tasks))) from None
-        except ExceptionGroup as errors:
-            expected = errors.subgroup(GenerationError)
-            if expected is None:
-                raise
-            raise _first(expected) from errors
-        return [task.result() for task in tasks]
+        return await run_together(
+            [self._answer(request, preferred) for request in requests],
+            lambda completion: len(completion.token_ids),
+        )
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """See ``Generator.score``; of the first engine that is alive."""
@@ -117,6 +134,7 @@ class VLLMGenerator(Generator):
         """See ``Generator.engine_scores``."""
         self._check_scored(token_ids)
         scores = await asyncio.gather(*(self._score(e, token_ids) for e in self.engines))
+        self._proof.note(token_ids, scores[0])
         return {e.name: one for e, one in zip(self.engines, scores, strict=True)}
 
     async def refit(self, version: int) -> None:
@@ -165,20 +183,45 @@ class VLLMGenerator(Generator):
                 f"Give 2 to {self._context}, the engine's context",
             )
 
-    async def _answer(self, request: GenerationRequest) -> Completion:
-        engine = await self._choose()
+    async def _answer(self, request: GenerationRequest, preferred: Engine | None) -> Completion:
+        """A completion, by several engines one after the other if they are lost over it."""
+        had = Sampled()
+        for attempt in range(1, MAX_ENGINES + 1):
+            try:
+                engine = await self._choose(preferred)
+                return had.begins(await self._ask(engine, rest_of(request, had)))
+            except EngineLost as error:
+                had = had.before(error.sampled)
+                error.tokens = len(had.token_ids)
+                # A stop string may have begun in what is there, where vLLM would not look for it.
+                ends = request.sampling.stop and had.token_ids
+                if ends or attempt == MAX_ENGINES:
+                    raise
+                log.info("a request goes on with the %d tokens that it had", error.tokens)
+            except (Abandoned, GenerationError) as error:
+                error.tokens += len(had.token_ids)
+                raise
+        raise AssertionError("the loss of the last engine is raised")
+
+    async def _ask(self, engine: Engine, request: GenerationRequest) -> Completion:
         engine.outstanding += 1
         try:
             return await engine.generate(request, self.salt, self._timeout_s)
         except EngineLost:
-            if self._restart_at_once:
+            if self._restart_at_once and not self._closed:
                 self._start_again(engine)
             raise
         finally:
             engine.outstanding -= 1
 
-    async def _choose(self) -> Engine:
-        """The engine with the fewest requests; waits for a start if none is alive."""
+    async def _choose(self, preferred: Engine | None = None) -> Engine:
+        """The preferred engine, else that with the fewest; waits for a start if none is alive."""
+        if self._disproved is not None:
+            raise self._disproved
+        if preferred is not None and preferred.ready:
+            return preferred
+        if preferred is not None and not self._closed and self._restart_at_once:
+            self._start_again(preferred)
         while not (usable := [engine for engine in self.engines if engine.ready]):
             if self._closed:
                 raise GenerationError(WHERE, "the generator is closed")
@@ -186,9 +229,10 @@ class VLLMGenerator(Generator):
                 raise self.engines[0].lost()
             tasks = [self._start_again(engine) for engine in self.engines]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            errors = [task.exception() for task in tasks if task.done() and not task.cancelled()]
-            if errors and all(error is not None for error in errors):
-                raise next(error for error in errors if error is not None)
+            ended = [task.exception() for task in tasks if task.done() and not task.cancelled()]
+            errors = [error for error in ended if error is not None]
+            if errors and len(errors) == len(ended):
+                raise _own(errors[0])
         return min(usable, key=lambda engine: engine.outstanding)
 
     async def _score(self, engine: Engine, token_ids: Sequence[int]) -> list[float]:
@@ -206,7 +250,10 @@ class VLLMGenerator(Generator):
     # --- weights ----------------------------------------------------------------------------------
 
     async def _refit(self, version: int) -> None:
+        if self._disproved is not None:
+            raise self._disproved
         async with self._weights_lock:
+            self._proof.forget()
             self.transfer.publish()
             self._refits += 1
             self._version = version
@@ -277,14 +324,37 @@ class VLLMGenerator(Generator):
                 await self._start(engine)
 
     async def _start(self, engine: Engine) -> None:
-        """Starts an engine and gives it the published weights before it is sent any request."""
+        """Starts an engine and gives it the published weights before it is sent any request.
+
+        Raises:
+            TrainingError: It has others all the same; the run cannot go on.
+        """
         await engine.start()
         await engine.control(self.transfer.connect(engine))
         if self._refits:
             await self._load(engine)
+            await self._prove(engine)
         else:
             await engine.control(engine.llm.update_weight_version(str(self._version)))
         engine.loaded = True
+
+    async def _prove(self, engine: Engine) -> None:
+        async def score(token_ids: Sequence[int]) -> list[float]:
+            return await engine.control(engine.score(token_ids, self.salt))
+
+        try:
+            await self._proof.check(engine.name, score)
+        except TrainingError as error:
+            self._disproved = error
+            await engine.stop()
+            raise
+
+
+def _own(error: BaseException) -> BaseException:
+    """An error for one of those who wait for the same start: each counts its own tokens."""
+    if isinstance(error, GenerationError):
+        return GenerationError(error.where, error.what, error.remedy)
+    return error
 
 
 async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
@@ -299,6 +369,30 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
         raise
 
 
-def _first(errors: ExceptionGroup[GenerationError]) -> GenerationError:
-    error = errors.exceptions[0]
-    return _first(error) if isinstance(error, ExceptionGroup) else error
+class EngineView(Generator):
+    """All engines, of which one answers as long as it is there.
+
+    Args:
+        whole: All of them.
+        engine: That one.
+    """
+
+    lockstep = False
+
+    def __init__(self, whole: VLLMGenerator, engine: Engine) -> None:
+        self._whole, self._engine = whole, engine
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        """See ``Generator.generate``."""
+        return await self._whole._generate(requests, self._engine)
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """See ``Generator.score``."""
+        return await self._whole.score(token_ids)
+
+    async def refit(self, version: int) -> None:
+        """See ``Generator.refit``: all of them are."""
+        await self._whole.refit(version)
+
+    async def close(self) -> None:
+        """Closes nothing: the whole is closed by who made it."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 
 from vllm import SamplingParams
 from vllm.logprobs import FlatLogprobs
@@ -13,6 +14,10 @@ from rlrun.errors import GenerationError
 from rlrun.types import Completion, GenerationRequest, StopReason, VersionSpan
 
 WHERE = "generation=vllm"
+
+SEED_STEP = 0x9E3779B97F4A7C15
+"""Odd, and far from the differences of seeds that a run gives: what goes on elsewhere gets a seed
+that no other request has."""
 
 
 def sampling_params(request: GenerationRequest, eos_ids: list[int]) -> SamplingParams:
@@ -43,6 +48,61 @@ def sampling_params(request: GenerationRequest, eos_ids: list[int]) -> SamplingP
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The beginning of a completion: what was sampled before something came between.
+
+    Attributes:
+        token_ids: The tokens.
+        logprobs: Theirs.
+        weight_versions: Theirs, as in ``Completion``.
+    """
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[float, ...] = ()
+    weight_versions: tuple[VersionSpan, ...] = ()
+
+    def before(self, rest: Sampled) -> Sampled:
+        """This, with what was sampled after it."""
+        return Sampled(
+            self.token_ids + rest.token_ids,
+            self.logprobs + rest.logprobs,
+            _joined(self.weight_versions, rest.weight_versions, len(self.token_ids)),
+        )
+
+    def begins(self, rest: Completion) -> Completion:
+        """The whole completion of which ``rest`` is what was sampled after this."""
+        if not self.token_ids:
+            return rest
+        spans = _joined(self.weight_versions, rest.weight_versions, len(self.token_ids))
+        token_ids, logprobs = self.token_ids + rest.token_ids, self.logprobs + rest.logprobs
+        return Completion(token_ids, logprobs, rest.stop_reason, spans)
+
+
+def _joined(
+    first: tuple[VersionSpan, ...], rest: tuple[VersionSpan, ...], start: int
+) -> tuple[VersionSpan, ...]:
+    """Spans of two parts, of which the second begins at ``start``."""
+    moved = [replace(span, start=span.start + start, end=span.end + start) for span in rest]
+    if first and moved and first[-1].version == moved[0].version:
+        moved[0] = replace(moved[0], start=first[-1].start)
+        first = first[:-1]
+    return (*first, *moved)
+
+
+def rest_of(request: GenerationRequest, sampled: Sampled) -> GenerationRequest:
+    """What is left of a request; its draws are not those that made the beginning."""
+    count = len(sampled.token_ids)
+    if not count:
+        return request
+    return replace(
+        request,
+        token_ids=request.token_ids + sampled.token_ids,
+        max_new_tokens=request.max_new_tokens - count,
+        seed=(request.seed + count * SEED_STEP) % 2**63,
+    )
+
+
 def completion_of(output: CompletionOutput, engine: str) -> Completion:
     """What vLLM answered, in the words of rlrun.
 
@@ -52,6 +112,17 @@ def completion_of(output: CompletionOutput, engine: str) -> Completion:
     reasons = {"stop": StopReason.STOP, "length": StopReason.LENGTH}
     if output.finish_reason not in reasons:
         raise GenerationError(WHERE, f"{engine} ended a request with {output.finish_reason!r}")
+    found = sampled_of(output, engine)
+    reason = reasons[output.finish_reason]
+    return Completion(found.token_ids, found.logprobs, reason, found.weight_versions)
+
+
+def sampled_of(output: CompletionOutput, engine: str) -> Sampled:
+    """The tokens of an answer, or of as much of it as there is.
+
+    Raises:
+        GenerationError: Its numbers are not finite.
+    """
     token_ids = tuple(output.token_ids)
     assert isinstance(output.logprobs, FlatLogprobs), "flat log-probs were asked for"
     logprobs = tuple(output.logprobs.logprobs[: len(token_ids)])
@@ -69,4 +140,4 @@ def completion_of(output: CompletionOutput, engine: str) -> Completion:
         for span in output.weight_versions or ()
         if span.start < len(token_ids)
     )
-    return Completion(token_ids, logprobs, reasons[output.finish_reason], spans)
+    return Sampled(token_ids, logprobs, spans)

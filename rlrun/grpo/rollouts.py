@@ -20,6 +20,9 @@ from rlrun.timeline import Lane
 
 log = logging.getLogger(__name__)
 
+SETTLE_S = 10.0
+"""For groups that are given up at the end of a run to say how many tokens they had."""
+
 
 class Rollouts:
     """Within it, whatever the scheduler admits is rolled out, also while a step is trained.
@@ -54,6 +57,10 @@ class Rollouts:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await self.collector.close()
+        if self.decisions.ended is not None:
+            # Nothing follows from these any more, but their tokens belong into the books.
+            for event in self.collector.take_events():
+                self.decisions.apply(event)
 
     def apply(self, event: Event) -> None:
         """Tells the scheduler what the trainer did, and carries out what it says."""
@@ -91,6 +98,24 @@ class Rollouts:
         if not done:
             raise self._stuck()
         self._news.clear()
+
+    async def settle(self) -> None:
+        """At the end of a run: waits, not for long, for what given up groups had sampled."""
+        assert self._task is not None
+        deadline = time.monotonic() + SETTLE_S
+        while not self.collector.settled and not self._task.done():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                log.info("groups that were given up have not ended within %g s", SETTLE_S)
+                return
+            news = asyncio.ensure_future(self._news.wait())
+            try:
+                await asyncio.wait(
+                    [news, self._task], timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
+            finally:
+                news.cancel()
+            self._news.clear()
 
     def activity(self) -> Activity:
         """What goes on at the moment. May be asked by another thread: it reads counts only."""

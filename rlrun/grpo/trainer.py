@@ -263,6 +263,8 @@ class Trainer:
         parts.time_limit.step_took(self.current.seconds["step"])
         if parts.time_limit.reached():
             parts.rollouts.apply(Stop("time_limit"))
+        if self._ends:
+            await parts.rollouts.settle()
         metrics = self.current.metrics | self._speed(batch)
         if self.save_seconds is not None:
             # Of the step before: its own line was written before it was saved.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import cycle, islice
 
 from rlrun.compute import compute
@@ -19,6 +19,56 @@ cost milliseconds."""
 TOLERANCE: Mapping[Precision, float] = {Precision.FLOAT32: 2e-3, Precision.BFLOAT16: 0.3}
 """Largest difference of a token's log-prob, in nats. What rounding leaves is about a hundredth of
 it in float32 and a fifth in bfloat16; a tensor that is missing or stale differs by far more."""
+
+
+class Proof:
+    """What engines that have the right weights answered to the last probe.
+
+    An engine that is started again after it is compared with them, rather than with the learner,
+    whose weights may be changing by then.
+
+    Args:
+        precision: Of the engines.
+    """
+
+    def __init__(self, precision: Precision) -> None:
+        self._tolerance = TOLERANCE[precision]
+        self._noted: tuple[tuple[int, ...], list[float]] | None = None
+
+    def forget(self) -> None:
+        """A refit begins: its own probe, which asks all engines, will say more."""
+        self._noted = None
+
+    def note(self, token_ids: Sequence[int], scores: Sequence[float]) -> None:
+        """A probe was answered; if it was wrong, the run ends."""
+        self._noted = tuple(token_ids), list(scores)
+
+    async def check(
+        self, name: str, score: Callable[[Sequence[int]], Awaitable[list[float]]]
+    ) -> None:
+        """Compares an engine that was started again, before it takes any request.
+
+        Args:
+            name: Of the engine.
+            score: Its log-probs of a sequence.
+
+        Raises:
+            TrainingError: It differs by more than the tolerance.
+        """
+        if self._noted is None:
+            return
+        token_ids, expected = self._noted
+        difference = largest_difference(await score(token_ids), expected)
+        # Also refuses a NaN.
+        if not difference <= self._tolerance:
+            raise TrainingError(
+                name,
+                "it was started again and does not compute with the weights of the last refit: "
+                f"log-probs of the probe sequence differ by up to {difference:.3g} nats, and "
+                f"{self._tolerance:g} is tolerated",
+                "The run cannot go on with such samples; docs/generation.md says what may be the "
+                "cause",
+            )
 
 
 class Probe:

@@ -2,9 +2,10 @@
 """The engine's end of a refit, imported by vLLM in each of its worker processes and nowhere else.
 
 Importing it prepares the process: its output goes to the engine's log, it ends when the process
-that started it is gone, and on a CPU linear layers are not packed. vLLM packs them at load into
-another layout, from which it goes on computing after the weights themselves have been replaced:
-no error, and log-probs of the old weights.
+that started it is gone, and on a CPU linear layers and experts are not packed. vLLM packs them at
+load into another layout. From that of linear layers it goes on computing after the weights
+themselves have been replaced, and the experts' it takes for what replaced them: no error, and
+log-probs of no weights that the learner ever had.
 """
 
 from __future__ import annotations
@@ -138,7 +139,11 @@ def _prepare() -> None:
     _log_to_file()
     _end_with_driver()
     if current_platform.is_cpu():
+        # Not at the top: vLLM's own for CPUs are not there in the one for GPUs.
+        from rlrun.refit.vllm_experts import use_plain_experts
+
         _keep_linear_layers_plain()
+        use_plain_experts()
     WeightTransferEngineFactory.register_engine(BACKEND, SharedMemoryEngine)
 
 

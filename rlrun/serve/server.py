@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -44,7 +45,7 @@ class ServerSettings:
 
     Attributes:
         host: Address or name to listen on.
-        port: 0 for a free one.
+        port: Of the first engine; the others follow. 0 for free ones.
         api_key: What clients must know.
         names: What the model may be called in requests; the first is the main one.
         limits: What requests are checked against.
@@ -69,9 +70,13 @@ def draw_seed(*parts: object) -> int:
 
 
 class PolicyServer:
-    """Serves one generator at one address.
+    """Serves a generator at an address for each of its engines.
 
     Made by ``start``. Requests wait until the first ``release``.
+
+    Attributes:
+        base_urls: One per engine, each ending in /v1. An engine that is started again keeps its
+            own; while it is gone another one answers there.
     """
 
     def __init__(
@@ -83,7 +88,8 @@ class PolicyServer:
         reasoning_parser: ReasoningParser | None,
     ) -> None:
         self._settings, self._sampled = settings, SampledLog()
-        self._intake = Intake(generator)
+        self._intakes = tuple(map(Intake, generator.engine_views()))
+        self._intake_at: dict[int, Intake] = {}
         self._renderer = renderer
         self._prompts = PromptMaker(renderer)
         self._answers = AnswerMaker(renderer, tool_parser, reasoning_parser)
@@ -99,7 +105,7 @@ class PolicyServer:
         self._runner = web.AppRunner(
             app, handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
         )
-        self.base_url = ""
+        self.base_urls: tuple[str, ...] = ()
 
     @classmethod
     async def start(
@@ -110,25 +116,38 @@ class PolicyServer:
         tool_parser: ToolParser | None,
         reasoning_parser: ReasoningParser | None,
     ) -> PolicyServer:
-        """Listens.
+        """Listens, at a port for each engine.
 
         Raises:
-            ConfigError: The address is taken, or none of this machine.
+            ConfigError: An address is taken, or none of this machine.
         """
         server = cls(settings, generator, renderer, tool_parser, reasoning_parser)
         await server._runner.setup()
-        site = web.TCPSite(server._runner, settings.host, settings.port)
+        for index, intake in enumerate(server._intakes):
+            await server._listen(settings.port + index if settings.port else 0, intake)
+        return server
+
+    async def _listen(self, port: int, intake: Intake) -> None:
+        host, before = self._settings.host, len(self._runner.addresses)
         try:
-            await site.start()
+            await web.TCPSite(self._runner, host, port).start()
         except (OSError, OverflowError) as error:
-            await server._runner.cleanup()
-            where = f"generation.http.host={settings.host}, port={settings.port}"
+            await self._runner.cleanup()
+            where = f"generation.http.host={host}, port={port}"
             what = f"the HTTP server cannot listen there: {error}"
             remedy = "Give an address of this machine and a free port; port=0 finds one"
+            if len(self._intakes) > 1:
+                remedy += f". Each of {len(self._intakes)} engines has one, the next after the last"
             raise ConfigError([Problem(where, what, remedy)]) from error
-        port = server._runner.addresses[0][1]
-        server.base_url = url_of(settings.host, port) + "/v1"
-        return server
+        # A name may stand for several addresses of this machine.
+        ports = [address[1] for address in self._runner.addresses[before:]]
+        self._intake_at |= dict.fromkeys(ports, intake)
+        self.base_urls += (url_of(host, ports[0]) + "/v1",)
+
+    @property
+    def base_url(self) -> str:
+        """Where the first engine answers."""
+        return self.base_urls[0]
 
     @property
     def model(self) -> str:
@@ -148,7 +167,7 @@ class PolicyServer:
             ray_address: Of the run's Ray cluster.
         """
         return PolicyAddress(
-            base_urls=(self.base_url,),
+            base_urls=self.base_urls,
             api_key=self._settings.api_key,
             model=self.model,
             parses_reasoning=self.parses_reasoning,
@@ -163,22 +182,24 @@ class PolicyServer:
         Requests wait for ``release``. A generator with weights of its own goes on.
         """
         if self._settings.shares_weights:
-            await self._intake.hold()
+            await asyncio.gather(*(intake.hold() for intake in self._intakes))
 
     def release(self) -> None:
         """The generator has the weights that it is to sample from."""
-        self._intake.release()
+        for intake in self._intakes:
+            intake.release()
 
     def replace(self, generator: Generator) -> None:
-        """Answers with another engine from now on, at the same address.
+        """Answers with other engines from now on, as many, at the same addresses.
 
-        What the former one has not answered is asked again.
+        What the former ones have not answered is asked again.
         """
-        self._intake.replace(generator)
+        for intake, engine in zip(self._intakes, generator.engine_views(), strict=True):
+            intake.replace(engine)
 
     async def close(self) -> None:
         """Ends running requests and stops listening. May be called twice."""
-        await self._intake.close()
+        await asyncio.gather(*(intake.close() for intake in self._intakes))
         await self._runner.cleanup()
 
     # --- around every request ---------------------------------------------------------------------
@@ -251,8 +272,10 @@ class PolicyServer:
         return web.json_response(answer | {"token_strs": texts})
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None, "the client has not hung up yet"
+        port = request.transport.get_extra_info("sockname")[1]
         asked = self._ask(read_chat_request(Fields(await request.read()), self._settings.limits))
-        completions = await self._sample(asked)
+        completions = await self._sample(asked, self._intake_at[port])
         if not asked.request.stream:
             return web.json_response(self._answers.whole(asked, completions), dumps=_dumps)
         events = [_dumps(event) for event in self._answers.events(asked, completions)]
@@ -295,9 +318,9 @@ class PolicyServer:
                 code="model_not_found",
             )
 
-    async def _sample(self, asked: Asked) -> list[Completion]:
+    async def _sample(self, asked: Asked, intake: Intake) -> list[Completion]:
         request = asked.request
-        work = self._intake.generate(
+        work = intake.generate(
             [
                 GenerationRequest(
                     token_ids=asked.prompt,

@@ -98,7 +98,7 @@ def write_address(path: Path, servers: Sequence[PolicyServer], api_key: str) -> 
         StorageError: The file cannot be written.
     """
     content = {
-        "base_urls": [server.base_url for server in servers],
+        "base_urls": [url for server in servers for url in server.base_urls],
         "api_key": api_key,
         "model": servers[0].model,
         "parses_reasoning": servers[0].parses_reasoning,

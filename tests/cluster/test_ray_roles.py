@@ -22,6 +22,7 @@ from rlrun.cluster.ray_learner import RankActor, RayLearner
 from rlrun.cluster.ray_roles import RayRoles
 from rlrun.errors import GenerationError, StorageError, TrainingError
 from rlrun.interfaces import Abandoned
+from rlrun.refit.probe import Proof
 from rlrun.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling
 from tests.cluster.conftest import SPREAD, ray_config, settings
@@ -148,6 +149,21 @@ def test_idle_engines_share_the_calls(generator: RayGenerator, loop: Loop) -> No
     assert [engine.load for engine in generator.pool.engines] == [0, 0]
 
 
+def test_a_view_of_an_engine_asks_that_engine(generator: RayGenerator, loop: Loop) -> None:
+    views = generator.engine_views()
+    loads = []
+
+    async def one() -> None:
+        for view in views:
+            call = asyncio.create_task(view.generate([request()]))
+            await asyncio.sleep(0)
+            loads.append([engine.load for engine in generator.pool.engines])
+            await call
+
+    loop.run(one())
+    assert loads == [[1, 0], [0, 1]]
+
+
 def test_a_cancelled_call_says_how_many_tokens_it_had(generator: RayGenerator, loop: Loop) -> None:
     async def cancelled_after(seconds: float) -> int:
         many = [request(60, seed=seed) for seed in range(1500)]
@@ -166,11 +182,19 @@ def test_a_cancelled_call_says_how_many_tokens_it_had(generator: RayGenerator, l
     assert [engine.load for engine in generator.pool.engines] == [0, 0]
 
 
-def test_a_killed_engine_comes_back_with_the_newest_weights(
-    generator: RayGenerator, loop: Loop
+def test_a_killed_engine_comes_back_with_the_newest_weights_and_proves_it(
+    generator: RayGenerator, loop: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = tuple(range(5, 25))
     expected = all_scores(loop, generator, ids)[0]
+    checked: list[str] = []
+    check = Proof.check
+
+    async def noted(proof: Proof, name: str, score: Any) -> None:
+        await check(proof, name, score)
+        checked.append(name)
+
+    monkeypatch.setattr(Proof, "check", noted)
     first = generator.pool.engines[0]
     pid = ray.get(first.actor.whereabouts.remote()).pid
     call = loop.start(generator.generate([request(60, seed=seed) for seed in range(400)]))
@@ -184,6 +208,7 @@ def test_a_killed_engine_comes_back_with_the_newest_weights(
     until(lambda: first.actor is not None)
     assert first.version == 1
     assert ray.get(first.actor.whereabouts.remote()).pid != pid
+    assert checked == ["engine 0 of 2"]
     assert all_scores(loop, generator, ids) == [expected, expected]
 
 

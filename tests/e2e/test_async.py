@@ -172,6 +172,22 @@ def test_no_generator_outlives_its_run(tmp_path: Path, number: int) -> None:
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
+    if number == signal.SIGTERM:
+        assert not unanswered(run_dir)
+
+
+def unanswered(run_dir: Path) -> set[tuple[int, int]]:
+    """Attempts that were called off and never said how many tokens they had."""
+    lines = list(map(json.loads, (run_dir / "events.jsonl").read_text().splitlines()))
+    given_up = {
+        (decision["position"], decision["attempt"])
+        for line in lines
+        for decision in line["decisions"]
+        if decision["type"] == "Cancel"
+    }
+    ends = ("GroupFinished", "GroupFailed", "GroupCancelled")
+    events = [line["event"] for line in lines if line["event"]["type"] in ends]
+    return given_up - {(event["position"], event["attempt"]) for event in events}
 
 
 EPOCHS = (

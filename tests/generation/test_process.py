@@ -15,8 +15,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from rlrun.errors import GenerationError
-from rlrun.generation.process import ProcessGenerator
+from rlrun.errors import GenerationError, TrainingError
+from rlrun.generation.process import NAME, ProcessGenerator
 from rlrun.interfaces import Abandoned, GeneratorInputs
 from rlrun.learner.attention import use_attention
 from rlrun.learner.model import saved_tensors
@@ -167,7 +167,17 @@ def test_faults_and_new_weights(
         scoring = asyncio.create_task(generator.engine_scores((5, 6, 7)))
         await asyncio.sleep(0.05)
         os.kill(pid, signal.SIGKILL)
-        assert len((await scoring)["the generator process"]) == 2
+        assert len((await scoring)[NAME]) == 2
+        # One that comes back with other weights than its predecessor had is not asked for more.
+        await generator.engine_scores(many[0].token_ids)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(1.1)
+        generator._weights.publish()
+        os.kill(generator._child.process.pid, signal.SIGKILL)
+        await generator._child.reader
+        with pytest.raises(TrainingError, match="the generator process: it was started again"):
+            await generator.generate(many[:1])
 
     with_generator(inputs(model, renderer, tmp_path, False), use)
 

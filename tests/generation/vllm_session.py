@@ -15,9 +15,10 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlrun.generation.vllm import VLLMGeneration
-from rlrun.interfaces import GeneratorInputs
+from rlrun.interfaces import GeneratorInputs, Precision
 from rlrun.learner.model import saved_tensors
 from rlrun.models import resolve_model
+from rlrun.refit.probe import Proof
 from rlrun.renderer import Renderer
 from tests.factories import config
 
@@ -65,9 +66,20 @@ class VLLMSession:
             "request_timeout_s": None,
             "recompute_kv_cache": False,
             "restart_at_once": True,
+            "proof": Proof(Precision.FLOAT32),
         }
         own = self.generator
         return kind(own.engines, own.transfer, **(arguments | changes))
+
+    async def sampling(self, requests: int) -> None:
+        """Waits until so many requests run and each of them has a token."""
+        llm = self.generator.engines[0].llm
+        while True:
+            states = llm.output_processor.request_states.values()
+            counts = [state.detokenizer.num_output_tokens() for state in states]
+            if len(counts) >= requests and all(counts):
+                return
+            await asyncio.sleep(0.005)
 
     @contextmanager
     def endless(self) -> Iterator[None]:

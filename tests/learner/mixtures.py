@@ -14,7 +14,7 @@ VOCABULARY = 280
 """At least that of the token ids that tests use."""
 
 
-def qwen3_moe() -> PreTrainedModel:
+def qwen3_moe(head_dim: int = 16) -> PreTrainedModel:
     torch.manual_seed(0)
     config = Qwen3MoeConfig(
         vocab_size=VOCABULARY,
@@ -24,7 +24,7 @@ def qwen3_moe() -> PreTrainedModel:
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=1,
-        head_dim=16,
+        head_dim=head_dim,
         num_experts=6,
         num_experts_per_tok=2,
         norm_topk_prob=True,

@@ -13,12 +13,16 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlrun.derived import sampling_of
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.sampler import Sampler
-from rlrun.interfaces import Precision
+from rlrun.interfaces import Precision, Weights
+from rlrun.learner.learner import Learner
 from rlrun.learner.model import saved_tensors
+from rlrun.refit.hub_names import with_hub_names
 from rlrun.refit.probe import Probe
 from rlrun.types import Completion, GenerationRequest, Sampling
+from tests.factories import config
 from tests.generation.vllm_session import CONTEXT, VLLMSession
 
 if TYPE_CHECKING:
@@ -155,16 +159,42 @@ def test_the_probe_takes_milliseconds(vllm: VLLMSession) -> None:
     assert min(seconds) < 0.1  # about 0.01 on an idle machine
 
 
-def with_weights(vllm: VLLMSession, weights: dict[str, Tensor]) -> VLLMGenerator:
+def with_weights(vllm: VLLMSession, weights: dict[str, Tensor] | Weights) -> VLLMGenerator:
     """A generator on the session's engine that is given other weights than the learner's."""
     from rlrun.refit.cpu import SharedMemoryTransfer
 
     def read() -> Iterator[tuple[str, Tensor]]:
-        return iter(weights.items())
+        return iter(weights.items()) if isinstance(weights, dict) else weights()
 
     generator = vllm.with_settings()
     generator.transfer = SharedMemoryTransfer(read)
     return generator
+
+
+def test_a_refit_brings_an_adapter_as_part_of_the_weights(vllm: VLLMSession) -> None:
+    pytest.importorskip("peft")
+    run = config("policy.lora.enabled=true", "policy.lora.rank=4")
+    learner = Learner(run.policy, run.loss, sampling_of(run, training=True), torch.device("cpu"))
+    generator = with_weights(vllm, with_hub_names(learner.model, learner.weights))
+    probe = Probe(
+        generator,
+        learner.score,
+        token_ids=[(13 * i + 1) % 40 + 4 for i in range(48)],
+        max_tokens=CONTEXT,
+        precision=Precision.FLOAT32,
+    )
+    vllm.run(generator.refit(90))
+    assert vllm.run(probe.check(90)) < 2e-4
+    assert learner.adapter is not None
+    with torch.no_grad():
+        for name, parameter in learner.adapter.parameters().items():
+            if ".lora_B." in name:
+                parameter.normal_(std=0.02)
+    with pytest.raises(TrainingError, match="engine 0 of 1"):
+        vllm.run(probe.check(90))
+    vllm.run(generator.refit(91))
+    assert vllm.run(probe.check(91)) < 2e-4
+    vllm.refit(92)
 
 
 DROPPED = ("embed_tokens.weight", "q_proj.weight", "down_proj.weight", "model.norm.weight")

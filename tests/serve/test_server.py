@@ -16,6 +16,7 @@ import openai
 import pytest
 
 from rlrun.errors import ConfigError, GenerationError
+from rlrun.interfaces import Generator
 from rlrun.renderer import Renderer
 from rlrun.serve import server as server_module
 from rlrun.serve.start import new_api_key, write_address
@@ -118,6 +119,48 @@ def test_the_address_file_is_for_the_owner_alone(renderer: Renderer, tmp_path: P
 
     check(renderer, work, "generation.http.served_model_name=short")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+# --- engines --------------------------------------------------------------------------------------
+
+
+class Two(Scripted):
+    """A generator of two engines, whose answers tell which one it was."""
+
+    def engine_views(self) -> tuple[Generator, ...]:
+        return Scripted(self.renderer, ("Answer: 1",)), Scripted(self.renderer, ("Answer: 2",))
+
+
+def test_each_engine_answers_at_an_address_of_its_own(renderer: Renderer, tmp_path: Path) -> None:
+    async def run() -> list[str]:
+        answers = []
+        async with asyncio.timeout(30), serve(Two(renderer), renderer) as served:
+            path = tmp_path / "http_server.json"
+            write_address(path, [served.server], served.key)
+            urls = json.loads(path.read_text())["base_urls"]
+            assert len(set(urls)) == 2
+            assert served.server.address(tmp_path).base_urls == tuple(urls)
+            for url in (*urls, *urls):
+                client = served.client.with_options(base_url=url)
+                answer = await client.chat.completions.create(**BODY)
+                answers.append(answer.choices[0].message.content)
+        return answers
+
+    assert asyncio.run(run()) == ["Answer: 1", "Answer: 2"] * 2
+
+
+def test_a_taken_port_of_a_later_engine_is_refused(renderer: Renderer) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        async def run() -> None:
+            async with serve(Two(renderer), renderer, f"generation.http.port={port - 1}"):
+                raise AssertionError("it cannot listen")
+
+        with pytest.raises(ConfigError, match=r"cannot listen.*Each of 2 engines has one"):
+            asyncio.run(run())
 
 
 # --- models ---------------------------------------------------------------------------------------
