@@ -96,7 +96,8 @@ class RayGenerator(Generator):
             self.pool.wait(engine, actor, "generate", number, tuple(requests))
         )
         try:
-            return _answered(await asyncio.shield(answer))
+            with self.at_work(engine.name):
+                return _answered(await asyncio.shield(answer))
         except asyncio.CancelledError:
             if actor is not None:
                 actor.cancel.remote(number)

@@ -32,6 +32,7 @@ from rlrun.types import Completion, GenerationRequest
 log = logging.getLogger(__name__)
 
 WHERE = "generation=transformers"
+NAME = "the generator process"
 HEADER = struct.Struct("<Q")
 """Length of the pickled message that follows. A pickle crosses nothing but this pipe."""
 
@@ -179,7 +180,8 @@ class ProcessGenerator(Generator):
         child = await self._running()
         call = self._call("generate", tuple(requests))
         try:
-            reply = await child.ask(call)
+            with self.at_work(NAME):
+                reply = await child.ask(call)
         except asyncio.CancelledError:
             raise Abandoned(await self._cancel(child, call)) from None
         completions: list[Completion] = _content(reply)
@@ -193,7 +195,7 @@ class ProcessGenerator(Generator):
 
     async def engine_scores(self, token_ids: Sequence[int]) -> Mapping[str, list[float]]:
         """See ``Generator.engine_scores``: the process is the one engine there is."""
-        return {"the generator process": await self.score(token_ids)}
+        return {NAME: await self.score(token_ids)}
 
     async def refit(self, version: int) -> None:
         """See ``Generator.refit``: waits until the process has copied the weights."""

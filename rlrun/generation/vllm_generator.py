@@ -164,7 +164,8 @@ class VLLMGenerator(Generator):
         engine = await self._choose()
         engine.outstanding += 1
         try:
-            return await engine.generate(request, self.salt, self._timeout_s)
+            with self.at_work(engine.name):
+                return await engine.generate(request, self.salt, self._timeout_s)
         except EngineLost:
             if self._restart_at_once:
                 self._start_again(engine)

@@ -16,7 +16,7 @@ PAGES = (
     *sorted((ROOT / "docs").rglob("*.md")),
 )
 DOCS = ROOT / "docs"
-STARTS = ("rlrun ", "make ", "python scripts/", "python -m rlrun.")
+STARTS = ("rlrun ", "make ", "python scripts/", "python -m rlrun.", "pip install ", "ray start ")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`]+)`")
 
@@ -78,7 +78,7 @@ def commands(page: Path) -> Iterator[Command]:
 
 
 def _command(where: str, text: str, mention: bool = False) -> Iterator[Command]:
-    text = re.sub(r"^(\.venv/bin/|srun .*? (?=rlrun )|\s*entrypoint: )", "", text)
+    text = re.sub(r"^(\.venv/bin/|srun .*? (?=rlrun |ray )|\s*entrypoint: )", "", text)
     if text.startswith(STARTS):
         words = shlex.split(text, comments=True)
         # A "&" sends a job of a shell into the background.
