@@ -59,6 +59,8 @@ def test_the_quickstart_passes_in_every_part(quickstart: list[CheckLine]) -> Non
         "environment",
         "model",
         "memory",
+        "split",
+        "async",
     ]
     assert all(line.verdict is Verdict.PASS for line in quickstart)
     assert not any(line.refused(strict=True) for line in quickstart)
@@ -302,8 +304,26 @@ def test_what_a_recipe_says_of_a_model_must_be_true_of_the_model() -> None:
 
 
 @pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("num_threads=3",), "3 threads to train and 3 to sample, in turns"),
+        (("num_threads=1", "grpo=async"), "1 thread to train and 1 to sample, at once"),
+        (
+            ("cluster=ray", "cluster.num_engines=2"),
+            "1 to train and 2 to sample, 1 core each, apart",
+        ),
+    ],
+)
+def test_the_split_of_cores_is_said(overrides: tuple[str, ...], said: str) -> None:
+    assert found("split", *overrides).detail.startswith(said)
+
+
+@pytest.mark.parametrize(
     ("override", "why"),
     [
+        ("logging.wandb.project=mine", "logging.wandb.enabled=false"),
+        ("grpo.reward_penalties.think_open=<a>", "no penalty looks for reasoning"),
+        ("policy.fsdp.cpu_offload=true", "one rank"),
         ("grpo.overlong_shaping.penalty=2", "grpo.overlong_shaping.enabled=false"),
         ("loss.kl_input_clamp=5", "loss.reference_policy_kl_penalty=0"),
         ("policy.lora.rank=4", "policy.lora.enabled=false"),

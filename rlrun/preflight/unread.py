@@ -43,7 +43,8 @@ def unread_keys(loaded: Loaded) -> Iterator[tuple[str, str, str]]:
     for key, why in idle_keys(values):
         origin = loaded.origins[key]
         if origin.kind in kinds and values[key] not in (None, False):
-            what = f"{key}={values[key]} has no effect: {why}"
+            value = "true" if values[key] is True else values[key]
+            what = f"{key}={value} has no effect: {why}"
             yield origin.where, what, "Leave it out, or change what makes it idle"
 
 

@@ -224,8 +224,8 @@ def _rest(use: TimeUse) -> Iterator[Lever]:
     yield Lever(
         refit / 2,
         "Make refits cheaper",
-        f"Bringing weights to the generators takes {_percent(refit, use)} of the time. LoRA sends "
-        "the adapter alone; larger batches need fewer refits.",
+        f"Bringing weights to the generators takes {_percent(refit, use)} of the time. Larger "
+        "batches need fewer refits: raise grpo.num_prompts_per_step.",
     )
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from tests.docs.commands import Command, parsed
+
 NAMES = {
     "+recipe=NAME": "+recipe=quickstart",
     "+recipe=FILE": "+recipe=mine.yaml",
@@ -55,6 +57,7 @@ class Instead:
 CHECK = "rlrun check of the same run"
 CONFIG = "rlrun config of the same run"
 HELP, DRY_RUN = "--help", "--dry-run"
+OPTIONS = "its options are looked up"
 EXTRA = "what it installs is named in pyproject.toml or the Makefile"
 NOT_RUN = "not at all"
 
@@ -86,7 +89,7 @@ INSTEAD = (
     Instead(r"^rlrun score .*env=gym", NOT_RUN, "needs that: tests/env/test_gym_score.py"),
     Instead(r"^rlrun nightly", DRY_RUN, "a quarter of an hour: tests/nightly"),
     Instead(r"^make ", "make --dry-run", "installs packages, or runs for minutes"),
-    Instead(r"^python ", HELP, "downloads a model, or measures for minutes"),
+    Instead(r"^python ", OPTIONS, "downloads a model, or measures for minutes"),
     Instead(r"^pip install ", EXTRA, "needs a package index"),
     Instead(r"^ray ", NOT_RUN, "starts daemons on several machines"),
 )
@@ -95,6 +98,20 @@ INSTEAD = (
 def instead(text: str) -> Instead | None:
     """The entry of the table for a command, or None if it is run."""
     return next((entry for entry in INSTEAD if re.search(entry.of, text)), None)
+
+
+def is_run(command: Command) -> bool:
+    """Whether it is a whole command; in a sentence it may be the name of one, or a part."""
+    if command.mention and len(command.words) < 3 and command.words[0] == "rlrun":
+        return False
+    if not command.mention or command.words[0] != "rlrun":
+        return True
+    try:
+        parsed(tuple(named(command.words)))
+    # Typer's own, for what a command line lacks.
+    except Exception:  # noqa: BLE001
+        return False
+    return True
 
 
 def named(words: tuple[str, ...]) -> list[str]:
@@ -106,13 +123,12 @@ def named(words: tuple[str, ...]) -> list[str]:
     ]
 
 
-def arguments(words: list[str], form: str | None, run_dir: str) -> list[str]:
+def arguments(words: list[str], form: str | None) -> list[str]:
     """What rlrun is called with.
 
     Args:
         words: As the page has them, without the program's name.
         form: Of the table; None for the command itself.
-        run_dir: For a run that is trained and names none.
     """
     overrides = [word for word in words if "=" in word and not word.startswith("--")]
     if form == CHECK:
@@ -123,8 +139,7 @@ def arguments(words: list[str], form: str | None, run_dir: str) -> list[str]:
         return [*words, form]
     match words[0]:
         case "train":
-            place = [] if "run_dir=" in " ".join(words) else [f"run_dir={run_dir}"]
-            return [*_but(words, SHORT_RUN), *SHORT_RUN, *place]
+            return [*_but(words, SHORT_RUN), *SHORT_RUN]
         case "eval" if len(overrides) > 0:
             return [*_but(words, SHORT_EVALUATION), *SHORT_EVALUATION]
         case "simulate":

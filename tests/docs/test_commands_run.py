@@ -10,6 +10,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+import tempfile
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -17,17 +18,17 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import DOCUMENTED
-from tests.docs.commands import PAGES, ROOT, Command, blocks, commands
+from tests.docs.commands import PAGES, ROOT, Command, blocks, commands, python_block
 from tests.docs.shortened import (
-    EXTRA,
     INSTEAD,
     NOT_RUN,
     SHORT_RUN,
+    Instead,
     arguments,
     instead,
+    is_run,
     named,
 )
-from tests.docs.test_docs import parsed, python_block
 from tests.e2e.forked import forked
 
 RUNS = (
@@ -62,20 +63,6 @@ def a_lora_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = forked("train", "+recipe=quickstart", *SHORT_RUN, lora, f"run_dir={path}")
     assert done.code == 0, done.err
     return path
-
-
-def is_run(command: Command) -> bool:
-    """Whether it is a whole command; in a sentence it may be the name of one, or a part."""
-    if command.mention and len(command.words) < 3 and command.words[0] == "rlrun":
-        return False
-    if not command.mention or command.words[0] != "rlrun":
-        return True
-    try:
-        parsed(tuple(named(command.words)))
-    # Typer's own, for what a command line lacks.
-    except Exception:  # noqa: BLE001
-        return False
-    return True
 
 
 def lay_out(page: Path, folder: Path, found: list[Command], a_run: Path) -> None:
@@ -134,17 +121,26 @@ def test_the_commands_of_a_page_do_what_they_say(
     monkeypatch.chdir(tmp_path)
     found = [command for command in commands(page) if is_run(command)]
     lay_out(page, tmp_path, found, a_run)
-    for number, command in enumerate(found):
+    for command in found:
         entry = instead(" ".join(command.words))
         if entry is not None:
             record_property(DOCUMENTED, f"{entry.form}: {entry.reason}\n  {command}")
-        exported = [name for name in EXPORTS if name in " ".join(command.words)]
-        if command.words in DONE and not exported:
+        words = as_run(command, entry)
+        exported = [name for name in EXPORTS if name in " ".join(words)]
+        if words in DONE and not exported:
             continue
-        DONE.add(command.words)
+        DONE.add(words)
         for name in exported:
             make_or_make_room(command, name, a_run, a_lora_run)
-        run(command, None if entry is None else entry.form, f"runs/{number}")
+        run(command, words, None if entry is None else entry.form)
+
+
+def as_run(command: Command, entry: Instead | None) -> tuple[str, ...]:
+    """The words that are run."""
+    first, *rest = named(command.words)
+    if first != "rlrun":
+        return (first, *rest)
+    return (first, *arguments(rest, None if entry is None else entry.form))
 
 
 def make_or_make_room(command: Command, name: str, a_run: Path, a_lora_run: Path) -> None:
@@ -159,27 +155,27 @@ def make_or_make_room(command: Command, name: str, a_run: Path, a_lora_run: Path
         assert done.code == 0, done.err
 
 
-def run(command: Command, form: str | None, run_dir: str) -> None:
+def run(command: Command, words: tuple[str, ...], form: str | None = None) -> None:
     if form == NOT_RUN:
         return
-    words = named(command.words)
     match words[0]:
         case "rlrun":
-            told = arguments(words[1:], form, run_dir)
-            done = forked(*told)
-            assert done.code == 0, f"{command}\n{' '.join(told)}\n{done.err}{done.out}"
+            # Two runs of the same second would want the same folder.
+            names_one = words[1] != "train" or any(word.startswith("run_dir=") for word in words)
+            place = () if names_one else (f"run_dir={tempfile.mkdtemp(dir='.')}/run",)
+            done = forked(*words[1:], *place)
+            assert done.code == 0, f"{command}\n{' '.join(words)}\n{done.err}{done.out}"
         case "make":
             line = ["make", "--dry-run", "--directory", str(ROOT), *words[1:]]
             finished = subprocess.run(line, capture_output=True, text=True)
             assert finished.returncode == 0, finished.stderr
         case "pip":
-            assert form == EXTRA
             installs_what_is_known(words[2:])
         case "python":
-            helps(words)
+            has_options(words)
 
 
-def installs_what_is_known(words: list[str]) -> None:
+def installs_what_is_known(words: tuple[str, ...]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for word in words:
         extra = re.fullmatch(r"rlrun\[(.*)\]", word)
@@ -189,8 +185,8 @@ def installs_what_is_known(words: list[str]) -> None:
             assert word in (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
-def helps(words: list[str]) -> None:
-    """The script or module exists, and its --help names the options that the page gives it."""
+def has_options(words: tuple[str, ...]) -> None:
+    """The script or module exists and declares the options that the page gives it."""
     path = ROOT / words[1]
     if words[1] == "-m":
         spec = importlib.util.find_spec(words[2])
@@ -218,4 +214,4 @@ def test_every_entry_of_the_table_is_used() -> None:
 def test_a_command_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(AssertionError, match="holds no run"):
-        run(Command("page.md:1", ("rlrun", "view", "RUN_DIR")), None, "runs/0")
+        run(Command("page.md:1", ()), ("rlrun", "view", "RUN_DIR"))
