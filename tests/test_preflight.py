@@ -194,6 +194,8 @@ def slow(response, answer):
 """
 
 DIALOGUE = """
+import asyncio
+
 from rlrun.interfaces import Environment
 from rlrun.types import EnvStep
 
@@ -207,6 +209,17 @@ class Dialogue(Environment):
 class Raises(Dialogue):
     async def step(self, episode):
         raise OSError("no route to the judge")
+
+class Opened(Dialogue):
+    async def open(self, policy):
+        self.right = 1.0
+
+    async def step(self, episode):
+        return EnvStep(reward=self.right if episode.prompt.row.answer in episode.response else 0.0)
+
+class NeverOpens(Dialogue):
+    async def open(self, policy):
+        await asyncio.Event().wait()
 """
 
 
@@ -249,6 +262,20 @@ def test_a_reward_that_cannot_be_computed_fails_with_the_original_error(
     line = rewards(code, key, name)
     assert (line.verdict, line.exit_code) == (Verdict.FAIL, 4)
     assert said in line.detail
+
+
+def test_an_environment_is_opened_before_it_is_asked(code: Path) -> None:
+    line = rewards(code, "environment", "Opened")
+    assert line.verdict is Verdict.PASS and "scores 1.0" in line.detail
+
+
+def test_an_environment_that_never_opens_fails_in_the_end(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "ENV_TIMEOUT_S", 0.2)
+    line = rewards(code, "environment", "NeverOpens")
+    assert (line.verdict, line.exit_code) == (Verdict.FAIL, 4)
+    assert "did not open within 0.2 s" in line.detail
 
 
 def test_a_reward_that_takes_too_long_fails(code: Path) -> None:
