@@ -68,10 +68,17 @@ INSTEAD = (
         "an engine takes half a minute to start: tests/e2e/test_vllm.py trains with one",
     ),
     Instead(
+        r"^rlrun train .*cluster=ray cluster.address=auto",
+        CONFIG,
+        "other machines and GPUs are not here: tests/cluster trains over two that are simulated",
+    ),
+    Instead(
         r"^rlrun train .*cluster=ray",
         CHECK,
         "Ray takes 20 s to start, and GPUs are not here: tests/cluster trains over it",
     ),
+    Instead(r"^rlrun train .*env.agents=", CONFIG, "no agent is at that address here"),
+    Instead(r"^rlrun train .*age_steps=8", CHECK, "as grpo=async alone, which is run"),
     Instead(
         r"^rlrun train .*(gym_quickstart|recipe=nanov3)",
         CHECK,

@@ -22,7 +22,6 @@ from tests.docs.commands import PAGES, ROOT, Command, blocks, commands, python_b
 from tests.docs.shortened import (
     INSTEAD,
     NOT_RUN,
-    SHORT_RUN,
     Instead,
     arguments,
     instead,
@@ -37,6 +36,9 @@ RUNS = (
 )
 """Names of runs that are there when a page's commands are run."""
 
+LORA_RUN = "runs/lora"
+"""Where a page that trains an adapter finds the run."""
+
 EXPORTS = ("my-model", "my-adapter", "good-policy", "DEST")
 """Names of folders that a page exports to, and may speak of before."""
 
@@ -49,21 +51,12 @@ DONE: set[tuple[str, ...]] = set()
 
 @pytest.fixture(scope="module")
 def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of four short steps, with checkpoints and a validation."""
+    """A run of four short steps that have signal, with checkpoints and a validation."""
     path = tmp_path_factory.mktemp("documented") / "run"
-    sizes = [word for word in SHORT_RUN if not word.startswith(("grpo.val", "grpo.max_num_steps"))]
+    sizes = ("grpo.num_prompts_per_step=4", "grpo.num_generations_per_prompt=4", "num_threads=1")
     more = ("grpo.max_num_steps=4", "grpo.val_period=2", "grpo.max_val_samples=4")
     saving = ("checkpointing.save_period=2", "grpo.val_at_start=false")
     done = forked("train", "+recipe=quickstart", *sizes, *more, *saving, f"run_dir={path}")
-    assert done.code == 0, done.err
-    return path
-
-
-@pytest.fixture(scope="module")
-def a_lora_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("documented") / "lora"
-    lora = "policy.lora.enabled=true"
-    done = forked("train", "+recipe=quickstart", *SHORT_RUN, lora, f"run_dir={path}")
     assert done.code == 0, done.err
     return path
 
@@ -116,7 +109,6 @@ def with_commands() -> list[Path]:
 def test_the_commands_of_a_page_do_what_they_say(
     page: Path,
     a_run: Path,
-    a_lora_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     record_property: Callable[[str, object], None],
@@ -136,7 +128,7 @@ def test_the_commands_of_a_page_do_what_they_say(
             continue
         DONE.add(once)
         for name in exported:
-            make_or_make_room(command, name, a_run, a_lora_run)
+            make_or_make_room(command, name, a_run)
         run(command, words, None if entry is None else entry.form)
 
 
@@ -148,13 +140,13 @@ def as_run(command: Command, entry: Instead | None) -> tuple[str, ...]:
     return (first, *arguments(rest, None if entry is None else entry.form))
 
 
-def make_or_make_room(command: Command, name: str, a_run: Path, a_lora_run: Path) -> None:
+def make_or_make_room(command: Command, name: str, a_run: Path) -> None:
     """Exported folders are there where a command reads them, and not where it writes them."""
     if command.words[1] == "export":
         shutil.rmtree(name, ignore_errors=True)
         if "--adapter" in command.words:
             shutil.rmtree("RUN_DIR")
-            shutil.copytree(a_lora_run, "RUN_DIR")
+            shutil.move(LORA_RUN, "RUN_DIR")
     elif not Path(name).exists():
         done = forked("export", str(a_run), name)
         assert done.code == 0, done.err
@@ -165,10 +157,7 @@ def run(command: Command, words: tuple[str, ...], form: str | None = None) -> No
         return
     match words[0]:
         case "rlrun":
-            # Two runs of the same second would want the same folder.
-            names_one = words[1] != "train" or any(word.startswith("run_dir=") for word in words)
-            place = () if names_one else (f"run_dir={tempfile.mkdtemp(dir='.')}/run",)
-            done = forked(*words[1:], *place)
+            done = forked(*words[1:], *folder_of(words))
             assert done.code == 0, f"{command}\n{' '.join(words)}\n{done.err}{done.out}"
         case "make":
             line = ["make", "--dry-run", "--directory", str(ROOT), *words[1:]]
@@ -178,6 +167,15 @@ def run(command: Command, words: tuple[str, ...], form: str | None = None) -> No
             installs_what_is_known(words[2:])
         case "python":
             has_options(words)
+
+
+def folder_of(words: tuple[str, ...]) -> tuple[str, ...]:
+    """A folder of its own for a run that names none: two of one second would want the same."""
+    if words[1] != "train" or any(word.startswith("run_dir=") for word in words):
+        return ()
+    if "policy.lora.enabled=true" in words:
+        return (f"run_dir={LORA_RUN}",)
+    return (f"run_dir={tempfile.mkdtemp(dir='.')}/run",)
 
 
 def installs_what_is_known(words: tuple[str, ...]) -> None:
@@ -218,5 +216,5 @@ def test_every_entry_of_the_table_is_used() -> None:
 
 def test_a_command_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(AssertionError, match="holds no run"):
+    with pytest.raises(AssertionError, match="is not a folder"):
         run(Command("page.md:1", ()), ("rlrun", "view", "RUN_DIR"))
