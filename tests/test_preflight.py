@@ -349,7 +349,7 @@ def test_the_split_of_cores_is_said(overrides: tuple[str, ...], said: str) -> No
     ("override", "why"),
     [
         ("logging.wandb.project=mine", "logging.wandb.enabled=false"),
-        ("grpo.reward_penalties.think_open=<a>", "no penalty looks for reasoning"),
+        ("grpo.reward_penalties.think_open=reason", "no penalty looks for reasoning"),
         ("policy.fsdp.cpu_offload=true", "one rank"),
         ("grpo.overlong_shaping.penalty=2", "grpo.overlong_shaping.enabled=false"),
         ("loss.kl_input_clamp=5", "loss.reference_policy_kl_penalty=0"),

@@ -209,7 +209,8 @@ class RayLearner:
 
     def peak_memory_bytes(self) -> int:
         """See ``Learner.peak_memory_bytes``; of the rank that needed most."""
-        return max(self._answers("peak_memory_bytes"))
+        peaks: list[int] = self._answers("peak_memory_bytes")
+        return max(peaks)
 
     def save(self, folder: Path) -> None:
         """See ``Learner.save``; the first rank writes, wherever it is."""

@@ -154,15 +154,15 @@ def test_every_engine_has_a_lane_with_a_name_or_a_thin_row(
 ) -> None:
     show(page, reports["two"])
     names = page.locator("#timeline-body text.lane-name")
-    assert names.all_inner_texts()[:6] == [
+    assert names.all_text_contents()[:6] == [
         *("trainer", "generators", "engine 0", "engine 1", "engine 2", "environment"),
     ]
     spans = page.locator("#timeline-body rect[aria-label*='engine 2: answers requests']")
     spans.first.hover()
     assert "engine 2: answers requests, 0.3" in page.locator("#timeline-body").inner_text()
     page.locator("#run-select").select_option(label="second")
-    assert "24 engines" in names.all_inner_texts()
-    assert not any(name.startswith("engine ") for name in names.all_inner_texts())
+    assert "24 engines" in names.all_text_contents()
+    assert not any(name.startswith("engine ") for name in names.all_text_contents())
     assert page.locator("#timeline-body rect[aria-label*='engine 23: ']").count() > 3
 
 
