@@ -249,6 +249,7 @@ class _Run:
             file = TimelineFile(self.run_dir.timeline)
             stack.callback(file.close)
             timeline = Timeline(variant_of(self.config.env))
+            live.generator.at_work = timeline.engine
             books = Books(decisions, metrics, ReplayBuffer(), MismatchGuard(), timeline, file)
             if checkpoint is not None:
                 state = read_state(checkpoint.path)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -324,6 +325,9 @@ class Generator(ABC):
     lockstep: bool
     """True if a step's requests should come as one ordered batch (static batching, and what makes
     results independent of timing); false if the engine batches by itself."""
+
+    at_work: Callable[[str], AbstractContextManager[object]] = nullcontext
+    """Within it an engine, by its name, has requests: a run learns from it which one was idle."""
 
     @abstractmethod
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:

@@ -279,8 +279,8 @@ perf/straggler_stretch  1  mean  asynchronous schedules
 perf/exposed_generation_s  seconds  max
     Time in the step in which the trainer waited for its batch.
 perf/peak_memory_gib  GiB  max
-    Largest memory that the learner had allocated on its GPU so far; on a CPU, largest resident
-    memory of its process.
+    Largest memory that a rank of the learner had allocated on its GPU so far; on a CPU, largest
+    resident memory of its process.
     ? Close to the device's: lower policy.train_micro_batch_tokens or policy.logprob_chunk_tokens,
     or take policy.activation_checkpointing=true.
 idle/trainer_s  seconds  mean

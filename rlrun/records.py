@@ -108,16 +108,13 @@ def trained_line(
     Raises:
         ValueError: A token list has another length than ``trajectory.token_ids``.
     """
-    aligned = {
-        "advantages": advantages,
-        "prev_logprobs": prev_logprobs,
-        "generation_logprobs": trajectory.generation_logprobs,
-        "loss_mask": trajectory.loss_mask,
-    }
-    total = len(trajectory.token_ids)
-    for name, values in aligned.items():
-        if len(values) != total:
-            raise ValueError(f"{name} has {len(values)} entries for {total} tokens")
+    _check_lengths(
+        len(trajectory.token_ids),
+        advantages=advantages,
+        prev_logprobs=prev_logprobs,
+        generation_logprobs=trajectory.generation_logprobs,
+        loss_mask=trajectory.loss_mask,
+    )
     return TrainedLine(
         step=step,
         target_step=target_step,
@@ -138,10 +135,16 @@ def trained_line(
         rewards=_finite_parts(trajectory.rewards),
         unfiltered_reward=_finite(trajectory.reward),
         input_length=trajectory.input_length,
-        total_length=total,
+        total_length=len(trajectory.token_ids),
         truncated=trajectory.truncated,
         stop_reason=trajectory.stop_reason.value,
     )
+
+
+def _check_lengths(tokens: int, **lists: Sequence[object]) -> None:
+    for name, values in lists.items():
+        if len(values) != tokens:
+            raise ValueError(f"{name} has {len(values)} entries for {tokens} tokens")
 
 
 def validation_line(

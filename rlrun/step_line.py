@@ -30,7 +30,8 @@ def step_fields(
     if seconds_left is not None:
         fields.append(f"eta {duration(seconds_left)}")
     fields += efficiency_fields(metrics)
-    if activity is not None and activity.oldest is not None:
+    # In turns every rollout of the next step begins now, and none is old.
+    if activity is not None and activity.oldest is not None and overlaps(metrics):
         fields.append(f"oldest {activity.oldest.short()}")
     fields += age_fields(metrics)
     for name, before, after in (
@@ -76,6 +77,11 @@ def efficiency_fields(metrics: Mapping[str, float | None]) -> Iterator[str]:
     cause = max(causes, key=lambda name: causes[name] or 0.0, default="")
     words = f" for {CAUSE_WORDS.get(cause, cause)}" if cause else ""
     yield f"waits {100 * idle / step:.0f}%{words}"
+
+
+def overlaps(metrics: Mapping[str, float | None]) -> bool:
+    """Whether rollouts go on while the learner trains: only such a step has an efficiency."""
+    return metrics.get("perf/ceiling_efficiency") is not None
 
 
 def age_fields(metrics: Mapping[str, float | None]) -> Iterator[str]:

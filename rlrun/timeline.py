@@ -12,7 +12,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -26,8 +26,12 @@ _JOIN_S = 0.005
 """Spans of the same thing that are no further apart are one."""
 
 
+ENGINE = "engine/"
+"""Begins the lane of an engine; its name follows."""
+
+
 class Lane(StrEnum):
-    """Who did something."""
+    """Who did something; every engine has a lane of its own beside these."""
 
     TRAINER = "trainer"
     GENERATOR = "generator"
@@ -64,13 +68,13 @@ class Timeline:
         self._clock = clock
         self._epoch = time.time() - clock()
         self._taken = clock()
-        self._activities: dict[tuple[Lane, str], _Activity] = {}
+        self._activities: dict[tuple[str, str], _Activity] = {}
         self._ended: list[GroupSpan] = []
         self._waiting: dict[int, GroupSpan] = {}
         self._step: list[Straggler] = []
 
     @contextmanager
-    def busy(self, lane: Lane, what: str) -> Iterator[None]:
+    def busy(self, lane: str, what: str) -> Iterator[None]:
         """Within it the lane does something; several may do the same at once."""
         activity = self._activities.setdefault((lane, what), _Activity())
         if activity.count == 0:
@@ -83,13 +87,17 @@ class Timeline:
             if activity.count == 0:
                 activity.close(self._clock())
 
+    def engine(self, name: str) -> AbstractContextManager[None]:
+        """Within it an engine has at least one request."""
+        return self.busy(f"{ENGINE}{name}", "requests")
+
     def doing(self, lane: Lane) -> tuple[str, float]:
         """What a lane does and for how many seconds; ("", 0) if it does nothing that is noted.
 
         May be called from another thread.
         """
         for (of, what), activity in list(self._activities.items()):
-            if of is lane and activity.count:
+            if of == lane and activity.count:
                 return what, self._clock() - activity.since
         return "", 0.0
 
@@ -116,11 +124,13 @@ class Timeline:
         start, now = self._taken, self._clock()
         lanes: dict[str, list[list[Any]]] = {lane.value: [] for lane in Lane}
         for (lane, what), activity in self._activities.items():
+            # An engine that had nothing to do has a lane all the same.
+            spans = lanes.setdefault(str(lane), [])
             if activity.count:
                 activity.close(now)
                 activity.since = now
             for began, end in activity.spans:
-                lanes[lane].append([what, _short(began - start), _short(end - start)])
+                spans.append([what, _short(began - start), _short(end - start)])
             activity.spans = []
         line = {
             "step": step,

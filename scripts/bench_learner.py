@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -166,7 +165,7 @@ def measure(arguments: argparse.Namespace) -> None:
     learner = make_learner(Path(arguments.folder), way == "packed")
     samples = make_samples(arguments.samples, arguments.vocabulary, arguments.length)
     loops: dict[str, LogprobsOf] = {"plain": plain_logprobs, "rows": row_logprobs}
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = learner.peak_memory_bytes()
     seconds = []
     for _ in range(1 if arguments.memory else REPEATS):
         started = time.perf_counter()
@@ -180,9 +179,9 @@ def measure(arguments: argparse.Namespace) -> None:
         else:
             learner_update(learner, samples)
         seconds.append(time.perf_counter() - started)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = learner.peak_memory_bytes()
     tokens = sum(s.trajectory.num_sampled for s in samples)
-    result = {"rate": tokens / min(seconds), "peak_mib": (peak - before) / 1024}
+    result = {"rate": tokens / min(seconds), "peak_mib": (peak - before) / 2**20}
     sys.stdout.write(json.dumps(result))
 
 

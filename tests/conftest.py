@@ -49,6 +49,26 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
+DOCUMENTED = "documented command"
+"""Name of a test's property: how a command of a page was run, if not as it stands."""
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says which commands of pages were not run as they stand, and why."""
+    told: dict[str, list[str]] = {}
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == DOCUMENTED:
+                how, _, command = str(value).partition("\n")
+                told.setdefault(how, []).append(command)
+    if told:
+        terminalreporter.section("commands of pages that are not run as they stand")
+    for how, commands in told.items():
+        terminalreporter.write_line(how)
+        for command in commands:
+            terminalreporter.write_line(command)
+
+
 SLOW_FIRST = ("e2e", "cluster", "env", "refit", "generation", "serve")
 """Folders whose files take long: if they came last, one worker would wait for the other."""
 

@@ -60,6 +60,8 @@ def test_the_quickstart_passes_in_every_part(quickstart: list[CheckLine]) -> Non
         "environment",
         "model",
         "memory",
+        "split",
+        "async",
     ]
     assert all(line.verdict is Verdict.PASS for line in quickstart)
     assert not any(line.refused(strict=True) for line in quickstart)
@@ -193,6 +195,8 @@ def slow(response, answer):
 """
 
 DIALOGUE = """
+import asyncio
+
 from rlrun.interfaces import Environment
 from rlrun.types import EnvStep
 
@@ -206,6 +210,17 @@ class Dialogue(Environment):
 class Raises(Dialogue):
     async def step(self, episode):
         raise OSError("no route to the judge")
+
+class Opened(Dialogue):
+    async def open(self, policy):
+        self.right = 1.0
+
+    async def step(self, episode):
+        return EnvStep(reward=self.right if episode.prompt.row.answer in episode.response else 0.0)
+
+class NeverOpens(Dialogue):
+    async def open(self, policy):
+        await asyncio.Event().wait()
 """
 
 
@@ -248,6 +263,20 @@ def test_a_reward_that_cannot_be_computed_fails_with_the_original_error(
     line = rewards(code, key, name)
     assert (line.verdict, line.exit_code) == (Verdict.FAIL, 4)
     assert said in line.detail
+
+
+def test_an_environment_is_opened_before_it_is_asked(code: Path) -> None:
+    line = rewards(code, "environment", "Opened")
+    assert line.verdict is Verdict.PASS and "scores 1.0" in line.detail
+
+
+def test_an_environment_that_never_opens_fails_in_the_end(
+    code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "ENV_TIMEOUT_S", 0.2)
+    line = rewards(code, "environment", "NeverOpens")
+    assert (line.verdict, line.exit_code) == (Verdict.FAIL, 4)
+    assert "did not open within 0.2 s" in line.detail
 
 
 def test_a_reward_that_takes_too_long_fails(code: Path) -> None:
@@ -306,8 +335,26 @@ def test_what_a_recipe_says_of_a_model_must_be_true_of_the_model() -> None:
 
 
 @pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (("num_threads=3",), "3 threads to train and 3 to sample, in turns"),
+        (("num_threads=1", "grpo=async"), "1 thread to train and 1 to sample, at once"),
+        (
+            ("cluster=ray", "cluster.num_engines=2"),
+            "1 to train and 2 to sample, 1 core each, apart",
+        ),
+    ],
+)
+def test_the_split_of_cores_is_said(overrides: tuple[str, ...], said: str) -> None:
+    assert found("split", *overrides).detail.startswith(said)
+
+
+@pytest.mark.parametrize(
     ("override", "why"),
     [
+        ("logging.wandb.project=mine", "logging.wandb.enabled=false"),
+        ("grpo.reward_penalties.think_open=reason", "no penalty looks for reasoning"),
+        ("policy.fsdp.cpu_offload=true", "one rank"),
         ("grpo.overlong_shaping.penalty=2", "grpo.overlong_shaping.enabled=false"),
         ("loss.kl_input_clamp=5", "loss.reference_policy_kl_penalty=0"),
         ("policy.lora.rank=4", "policy.lora.enabled=false"),

@@ -165,12 +165,61 @@ def test_gaps_say_what_was_waited_for() -> None:
         "groups": [group(n).to_json(100.0) for n in range(5)],
         "stragglers": [],
     }
-    (shown,) = shorten([line], 3, 10)
+    (shown,) = shorten([line], 3, 100, 10)
     assert shown["groups"] == []
     assert shown["lanes"]["generator"][1] == ["wait/update", 4, 10.0]
     assert shown["lanes"]["environment"][0] == ["wait/generation", 0.0, 4]
     assert shown["lanes"]["trainer"][-1] == ["other", 9, 10.0]
-    assert len(shorten([line], 5, 10)[0]["groups"]) == 5
+    assert len(shorten([line], 5, 100, 10)[0]["groups"]) == 5
+
+
+def engines_line(count: int) -> dict[str, object]:
+    """The first engine works all the time, the others for a second."""
+    lanes = {
+        "trainer": [["wait/waiting_groups", 0, 6], ["refit", 6, 9]],
+        "generator": [],
+        **{f"engine/engine {n} of {count}": [["requests", 0, 1]] for n in range(count)},
+        f"engine/engine 0 of {count}": [["requests", 0, 10]],
+    }
+    return {
+        "step": 1,
+        "start": 0.0,
+        "seconds": 10.0,
+        "lanes": lanes,
+        "groups": [],
+        "stragglers": [],
+    }
+
+
+def test_every_engine_has_a_lane_that_says_what_it_waited_for() -> None:
+    (shown,) = shorten([engines_line(12)], 0, 100, 10)
+    names = [name for name in shown["lanes"] if name.startswith("engine/")]
+    assert names == [f"engine/engine {n}" for n in range(12)] and shown["engines"] == 12
+    assert shown["lanes"]["engine/engine 0"] == [["requests", 0, 10]]
+    # Nothing was held back for it while the trainer waited: the others had what there was.
+    assert shown["lanes"]["engine/engine 11"] == [["requests", 0, 1], ["wait/engines", 1, 10.0]]
+    # Agents ask the engines by themselves: what rollouts noted is empty.
+    assert shown["lanes"]["generator"] == [["rollouts", 0, 10]]
+
+
+def test_lanes_of_engines_are_those_of_the_last_steps_and_of_the_idlest() -> None:
+    lines = [engines_line(100) | {"step": step} for step in (1, 2, 3)]
+    shown = shorten(lines, 0, 130, 10)
+    counts = [sum(name.startswith("engine/") for name in line["lanes"]) for line in shown]
+    assert counts == [0, 64, 64]
+    assert "engine/engine 0" not in shown[2]["lanes"] and shown[2]["engines"] == 100
+    (one,) = shorten([engines_line(1)], 0, 100, 10)
+    assert list(one["lanes"]) == ["trainer", "generator", "environment"]
+
+
+def test_an_engine_that_had_no_request_has_an_empty_lane() -> None:
+    clock = Clock()
+    timeline = Timeline("", clock)
+    with timeline.engine("engine 0 of 2"):
+        clock.now += 1
+    assert timeline.take(1)["lanes"]["engine/engine 0 of 2"] == [["requests", 0.0, 1.0]]
+    clock.now += 1
+    assert timeline.take(2)["lanes"]["engine/engine 0 of 2"] == []
 
 
 def test_a_step_of_many_spans_stays_small() -> None:
@@ -186,7 +235,7 @@ def test_a_step_of_many_spans_stays_small() -> None:
         "groups": [],
         "stragglers": [],
     }
-    (shown,) = shorten([line], 0, 10)
+    (shown,) = shorten([line], 0, 100, 10)
     assert all(len(lane) <= 40 for lane in shown["lanes"].values())
 
 
@@ -199,8 +248,8 @@ def test_of_a_long_run_the_page_gets_the_last_and_the_slowest_steps() -> None:
         }
 
     lines = [line(step) for step in range(1, 1001)]
-    steps = [shown["step"] for shown in shorten(lines, 0, 100)]
+    steps = [shown["step"] for shown in shorten(lines, 0, 0, 100)]
     assert steps == sorted(set(steps)) and len(steps) <= 100
     assert {1, 77, *range(951, 1001)} <= set(steps)
     assert max(b - a for a, b in pairwise(steps)) < 50
-    assert len(shorten(lines, 0, 1000)) == 1000
+    assert len(shorten(lines, 0, 0, 1000)) == 1000

@@ -97,7 +97,8 @@ class RayGenerator(Generator):
             self.pool.wait(engine, actor, "generate", number, tuple(requests))
         )
         try:
-            found = await asyncio.shield(answer)
+            with self.at_work(engine.name):
+                found = await asyncio.shield(answer)
             assert isinstance(found, list), "nobody cancelled the call"
             return found
         except asyncio.CancelledError:

@@ -114,6 +114,10 @@ class RankActor:
         metrics = self.learner.update(minibatches, step)
         return metrics if self.rank == 0 else None
 
+    def peak_memory_bytes(self) -> int:
+        """See ``Learner.peak_memory_bytes``."""
+        return self.learner.peak_memory_bytes()
+
     def save(self, folder: Path) -> None:
         """See ``Learner.save``."""
         self.learner.save(folder)
@@ -202,6 +206,11 @@ class RayLearner:
         """See ``Learner.update``."""
         metrics: dict[str, float] = self._call("update", ray.put(list(minibatches)), step)
         return metrics
+
+    def peak_memory_bytes(self) -> int:
+        """See ``Learner.peak_memory_bytes``; of the rank that needed most."""
+        peaks: list[int] = self._answers("peak_memory_bytes")
+        return max(peaks)
 
     def save(self, folder: Path) -> None:
         """See ``Learner.save``; the first rank writes, wherever it is."""

@@ -1,108 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`rlrun simulate`: its options."""
+"""`rlrun simulate`."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
+from rlrun.commands import simulate_options as given
 from rlrun.commands.arguments import AsJson
 
 
 def simulate(
-    from_run: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="RUN_DIR", help="Lengths and times as this run had them."),
-    ] = None,
-    mean_seconds: Annotated[
-        float | None, typer.Option(help="Mean seconds that a prompt's group takes.")
-    ] = None,
-    train_seconds: Annotated[
-        float | None, typer.Option(help="Seconds of training per step (with --mean-seconds).")
-    ] = None,
-    mean_tokens: Annotated[
-        float | None, typer.Option(help="Mean tokens of an answer, before --max-tokens.")
-    ] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Longest answer in tokens.")] = None,
-    samples_per_prompt: Annotated[
-        int | None, typer.Option(help="Answers per prompt [default: 8]")
-    ] = None,
-    sequence_rate: Annotated[
-        float | None, typer.Option(help="Tokens per second of an answer alone on a generator.")
-    ] = None,
-    half_speed_at: Annotated[
-        float | None,
-        typer.Option(help="Answers on a generator at which each has half that speed."),
-    ] = None,
-    max_sequences: Annotated[
-        int | None, typer.Option(help="Answers that a generator decodes at once; others wait.")
-    ] = None,
-    train_rate: Annotated[
-        float | None,
-        typer.Option(help="Tokens per second that a GPU trains, all forward passes included."),
-    ] = None,
-    log_sd: Annotated[
-        float | None,
-        typer.Option(help="Standard deviation of the logarithm of lengths [default: 0.5]"),
-    ] = None,
-    prompt_correlation: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of its variance that belongs to the prompt: 1 takes as long at every "
-            "attempt, 0 is drawn anew [default: 0.5]"
-        ),
-    ] = None,
-    prompts_per_step: Annotated[
-        int | None, typer.Option(help="Prompts per step [default: 32, or the run's]")
-    ] = None,
-    gpus: Annotated[
-        int | None,
-        typer.Option(
-            help="GPUs to share out between generation and training; unset: a machine for each."
-        ),
-    ] = None,
-    generating_gpus: Annotated[
-        str | None,
-        typer.Option(help="How many of them generate, a list [default: the fastest of all]"),
-    ] = None,
-    refit_seconds: Annotated[
-        float | None, typer.Option(help="Seconds in which a refit stops everything.")
-    ] = None,
-    validation_seconds: Annotated[
-        float | None, typer.Option(help="Seconds of a validation, which pauses training.")
-    ] = None,
-    validation_period: Annotated[
-        int | None, typer.Option(help="Steps from one validation to the next.")
-    ] = None,
-    age: Annotated[str, typer.Option(help="Values of max_trajectory_age_steps.")] = "1,2,4,8",
-    in_flight: Annotated[
-        str,
-        typer.Option(
-            help="Values of max_num_in_flight_batches_in_generation; those above the age are "
-            "left out."
-        ),
-    ] = "1,2,4,8",
-    batching: Annotated[str, typer.Option(help="Of fifo, in_order, freshest.")] = "fifo",
-    on_age_limit: Annotated[
-        str, typer.Option(help="Of hold, mask, expire; the first is preferred.")
-    ] = "hold,mask,expire",
-    max_expiries: Annotated[
-        int, typer.Option(help="Expiries of a prompt after which it is waited for.")
-    ] = 2,
-    in_flight_weight_updates: Annotated[
-        bool,
-        typer.Option(
-            help="Whether generation goes on with new weights; if not, a refit waits for it."
-        ),
-    ] = True,
-    steps: Annotated[int, typer.Option(help="Steps that are measured.")] = 100,
-    seed: Annotated[int, typer.Option(help="Of all draws.")] = 0,
+    from_run: given.FromRun = None,
+    mean_seconds: given.MeanSeconds = None,
+    train_seconds: given.TrainSeconds = None,
+    mean_tokens: given.MeanTokens = None,
+    max_tokens: given.MaxTokens = None,
+    samples_per_prompt: given.SamplesPerPrompt = None,
+    sequence_rate: given.SequenceRate = None,
+    half_speed_at: given.HalfSpeedAt = None,
+    max_sequences: given.MaxSequences = None,
+    train_rate: given.TrainRate = None,
+    log_sd: given.LogSd = None,
+    prompt_correlation: given.PromptCorrelation = None,
+    prompts_per_step: given.PromptsPerStep = None,
+    gpus: given.Gpus = None,
+    generating_gpus: given.GeneratingGpus = None,
+    refit_seconds: given.RefitSeconds = None,
+    validation_seconds: given.ValidationSeconds = None,
+    validation_period: given.ValidationPeriod = None,
+    age: given.Age = "1,2,4,8",
+    in_flight: given.InFlight = "1,2,4,8",
+    batching: given.BatchingNames = "fifo",
+    on_age_limit: given.OnAgeLimit = "hold,mask,expire",
+    max_expiries: given.MaxExpiries = 2,
+    in_flight_weight_updates: given.InFlightWeightUpdates = True,
+    steps: given.Steps = 100,
+    seed: given.Seed = 0,
     as_json: AsJson = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Draw the grid there, as SVG; a file there is replaced.")
-    ] = None,
+    plot: given.Plot = None,
 ) -> None:
     """Foresee what async training would bring, and which age and in-flight limit to take.
 
@@ -118,35 +53,9 @@ def simulate(
     Example: rlrun simulate --mean-tokens 2000 --max-tokens 16000 --sequence-rate 60
     --half-speed-at 64 --train-rate 4000 --gpus 8
     """
+    # First, before there are other names: Options has the same ones.
+    told = {name: value for name, value in locals().items() if name not in ("as_json", "plot")}
     from rlrun.simulate.command import simulate_command
     from rlrun.simulate.options import Options
 
-    options = Options(
-        from_run=from_run,
-        mean_seconds=mean_seconds,
-        train_seconds=train_seconds,
-        mean_tokens=mean_tokens,
-        max_tokens=max_tokens,
-        samples_per_prompt=samples_per_prompt,
-        sequence_rate=sequence_rate,
-        half_speed_at=half_speed_at,
-        max_sequences=max_sequences,
-        train_rate=train_rate,
-        log_sd=log_sd,
-        prompt_correlation=prompt_correlation,
-        prompts_per_step=prompts_per_step,
-        gpus=gpus,
-        generating_gpus=generating_gpus,
-        refit_seconds=refit_seconds,
-        validation_seconds=validation_seconds,
-        validation_period=validation_period,
-        age=age,
-        in_flight=in_flight,
-        batching=batching,
-        on_age_limit=on_age_limit,
-        max_expiries=max_expiries,
-        in_flight_weight_updates=in_flight_weight_updates,
-        steps=steps,
-        seed=seed,
-    )
-    typer.echo(simulate_command(options, as_json=as_json, plot=plot))
+    typer.echo(simulate_command(Options(**told), as_json=as_json, plot=plot))

@@ -186,7 +186,8 @@ class ProcessGenerator(Generator):
         child = await self._running()
         call = self._call("generate", tuple(requests))
         try:
-            reply = await child.ask(call)
+            with self.at_work(NAME):
+                reply = await child.ask(call)
         except asyncio.CancelledError:
             raise Abandoned(await self._cancel(child, call)) from None
         completions: list[Completion] = _content(reply)

@@ -85,7 +85,7 @@ class TransformersGenerator(Generator):
         if not requests:
             return []
         cancelled = Event()
-        with _named(f"sampling {len(requests)} completions"):
+        with self.at_work("the learner's model"), _named(f"sampling {len(requests)} completions"):
             future = asyncio.ensure_future(compute(self._batches, requests, cancelled))
             try:
                 return await asyncio.shield(future)

@@ -206,7 +206,8 @@ class VLLMGenerator(Generator):
     async def _ask(self, engine: Engine, request: GenerationRequest) -> Completion:
         engine.outstanding += 1
         try:
-            return await engine.generate(request, self.salt, self._timeout_s)
+            with self.at_work(engine.name):
+                return await engine.generate(request, self.salt, self._timeout_s)
         except EngineLost:
             if self._restart_at_once and not self._closed:
                 self._start_again(engine)

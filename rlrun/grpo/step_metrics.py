@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch says about the run, as declared metrics. Pure, but for the memory of the process."""
+"""What a batch says about the run, as declared metrics. Pure."""
 
 from __future__ import annotations
 
-import resource
-import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 
 from rlrun.advantage.group import zero_variance
 from rlrun.batch import Batch, Floats, Sample
@@ -130,7 +127,7 @@ def age_metrics(batch: Batch) -> dict[str, float]:
 def speed_metrics(
     batch: Batch, generated: int, seconds: Mapping[str, float], waited: Mapping[str, float]
 ) -> dict[str, float]:
-    """Tokens per second of the step, what its parts took, and the memory it has needed.
+    """Tokens per second of the step, and what its parts took.
 
     Args:
         batch: The batch.
@@ -154,7 +151,6 @@ def speed_metrics(
         "idle/trainer_s": seconds["generate"],
         "idle/generator_s": generator_idle,
         "idle/generator_s/training": generator_idle,
-        "perf/peak_memory_gib": _peak_memory_bytes() / 2**30,
     } | {f"idle/trainer_s/{cause}": value for cause, value in sorted(waited.items())}
 
 
@@ -188,14 +184,6 @@ def overlap_metrics(
         "perf/per_gpu_over_sync": whole / step,
         "perf/straggler_stretch": max(lengths) / max(_mean(lengths), 1e-9),
     }
-
-
-def _peak_memory_bytes() -> int:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        return int(torch.cuda.max_memory_allocated())
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    # The kernels disagree about the unit: KiB on Linux, bytes on macOS.
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def _length_bias(finished: Sequence[Trajectory], trained: Sequence[Sample]) -> float:

@@ -43,6 +43,9 @@ class LearnerHandle(Protocol):
     def update(self, minibatches: Sequence[Sequence[Sample]], step: int) -> dict[str, float]:
         """See ``Learner.update``."""
 
+    def peak_memory_bytes(self) -> int:
+        """See ``Learner.peak_memory_bytes``."""
+
     def save(self, folder: Path) -> None:
         """See ``Learner.save``."""
 

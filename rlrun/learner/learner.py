@@ -22,6 +22,7 @@ from rlrun.learner.files import LearnerFiles
 from rlrun.learner.kept import KeptForward, is_worth_keeping
 from rlrun.learner.logprobs import TokenLogprobs, TokenValues
 from rlrun.learner.lora import Adapter
+from rlrun.learner.memory import peak_memory_bytes
 from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
 from rlrun.learner.model import load_model, saved_tensors
 from rlrun.learner.rows import TokenRows
@@ -150,6 +151,10 @@ class Learner:
         if isinstance(self.forward, FSDPModule):
             self.forward.reshard()
         return values.logprobs.tolist()
+
+    def peak_memory_bytes(self) -> int:
+        """The largest memory of this rank so far: of its GPU, or resident in its process."""
+        return peak_memory_bytes(self.device)
 
     def _pass(
         self, forward: TokenLogprobs, samples: Sequence[Sample], *, unfiltered: bool = False

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rlrun.config.schema import RunConfig
 from rlrun.env.gym import GymEnv
+from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import Environment, Episode
 from rlrun.preflight.lines import STRICT_EXIT_CODE, CheckLine, Verdict
 from rlrun.types import EnvStep, Failure, FailureKind, Prompt, StopReason
@@ -29,12 +30,27 @@ async def look_at_environment(config: RunConfig, prompt: Prompt | None) -> list[
         return [CheckLine("environment", Verdict.UNVERIFIED, what, "", STRICT_EXIT_CODE)]
     environment = config.env.start()
     try:
+        await _open(environment)
         answer = prompt.row.answer
         right = await _score(environment, prompt, f"\\boxed{{{answer}}}\nAnswer: {answer}")
         wrong = await _score(environment, prompt, f"\\boxed{{{WRONG_ANSWER}}}")
     finally:
         await environment.close()
     return [_judge(right, wrong, answer)]
+
+
+async def _open(environment: Environment) -> None:
+    """What a run does first; where the policy will answer over HTTP is not known yet.
+
+    Raises:
+        EnvironmentDown: It cannot be opened, or not in time.
+    """
+    try:
+        async with asyncio.timeout(ENV_TIMEOUT_S):
+            await environment.open(None)
+    except TimeoutError:
+        what = f"the environment did not open within {ENV_TIMEOUT_S:g} s"
+        raise EnvironmentDown("env", what, "Check what its open() waits for") from None
 
 
 async def _gym(env: GymEnv) -> list[CheckLine]:

@@ -27,6 +27,7 @@ from rlrun.planning.memory import (
 from rlrun.planning.plan import Layout, engine_of, layout_of, learner_memory, step_of
 from rlrun.planning.shape import Shape, config_of, contradictions, shape_of
 from rlrun.planning.speed import Times, times
+from rlrun.preflight.cores import look_at_cores
 from rlrun.preflight.lines import Findings
 
 GIB = 2**30
@@ -70,6 +71,8 @@ def look_at_model(config: RunConfig, findings: Findings) -> None:
     )
     if _is_on_gpus(config):
         _look_at_speed(config, findings, layout, shape, memory)
+    else:
+        look_at_cores(config, layout, findings)
 
 
 def _in_words(shape: Shape) -> str:

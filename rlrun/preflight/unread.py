@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys that a recipe or flag sets and that nothing reads in this run."""
+"""Keys that a recipe or flag sets and that nothing reads in this run.
+
+Which keys a condition makes idle is a table. tests/test_unread_keys.py notes what runs really read:
+a key that none of them does, and that the table does not name, fails there.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +40,22 @@ def unread_keys(loaded: Loaded) -> Iterator[tuple[str, str, str]]:
     values = dict(loaded.values)
     scaled = any(origin.kind is OriginKind.SCALE for origin in loaded.origins.values())
     kinds = {OriginKind.FLAG} if scaled else {OriginKind.FLAG, OriginKind.RECIPE}
+    for key, why in idle_keys(values):
+        origin = loaded.origins[key]
+        if origin.kind in kinds and values[key] not in (None, False):
+            value = "true" if values[key] is True else values[key]
+            what = f"{key}={value} has no effect: {why}"
+            yield origin.where, what, "Leave it out, or change what makes it idle"
+
+
+def idle_keys(values: Values) -> Iterator[tuple[str, str]]:
+    """The keys of a run that have no effect in it, whatever sets them, each with the reason."""
     for idle in IDLE:
         why = idle.when(values)
-        if why is None:
-            continue
-        for key, origin in loaded.origins.items():
-            if origin.kind in kinds and any(_is(key, name) for name in idle.keys):
-                if values[key] not in (None, False):
-                    what = f"{key}={values[key]} has no effect: {why}"
-                    yield origin.where, what, "Leave it out, or change what makes it idle"
+        if why is not None:
+            for key in values:
+                if any(_is(key, name) for name in idle.keys):
+                    yield key, why
 
 
 def _is(key: str, name: str) -> bool:
@@ -80,6 +91,33 @@ def _no_warmup(values: Values) -> str | None:
     return (
         "policy.scheduler.warmup_steps=0" if not values["policy.scheduler.warmup_steps"] else None
     )
+
+
+def _no_thinking(values: Values) -> str | None:
+    """Nothing looks for the tags of reasoning."""
+    penalties = ("duplicated_reasoning", "empty_final_answer", "malformed_thinking")
+    keys = (
+        *(f"grpo.reward_penalties.{name}" for name in penalties),
+        "grpo.malformed_thinking_advantage",
+    )
+    return None if any(values[key] for key in keys) else "no penalty looks for reasoning"
+
+
+def _one_rank(values: Values) -> str | None:
+    ranks = values.get("cluster.num_learner_ranks", 1)
+    return "the learner has one rank, whose GPU holds it whole" if ranks == 1 else None
+
+
+def _nothing_stale(values: Values) -> str | None:
+    if values["correction.enabled"] is not False:
+        return "correction is on where tokens are stale"
+    age = values.get("grpo.max_trajectory_age_steps", 0)
+    return "no token is stale" if age == 0 else None
+
+
+def _null(key: str) -> Callable[[Values], str | None]:
+    """Idle where a key is null."""
+    return lambda values: f"{key}=null" if key in values and values[key] is None else None
 
 
 def _agents_ask(values: Values) -> str | None:
@@ -166,6 +204,20 @@ IDLE: tuple[Idle, ...] = (
     Idle(
         ("correction.type", "correction.level", "correction.ratio_min", "correction.ratio_max"),
         _off("correction.enabled"),
+    ),
+    Idle(("correction.allow_stale_without",), _nothing_stale),
+    Idle(
+        ("grpo.reward_penalties.think_open", "grpo.reward_penalties.think_close"),
+        _no_thinking,
+    ),
+    Idle(
+        ("grpo.effort.low_weight", "grpo.effort.low_penalty", "grpo.effort.low_tokens"),
+        _null("grpo.effort.low_string"),
+    ),
+    Idle(("policy.fsdp.cpu_offload",), _one_rank),
+    Idle(("logging.wandb.project", "logging.wandb.mode"), _off("logging.wandb.enabled")),
+    Idle(
+        ("logging.mlflow.tracking_uri", "logging.mlflow.experiment"), _off("logging.mlflow.enabled")
     ),
     Idle(
         ("cluster.gpu_memory_gib",),

@@ -29,6 +29,9 @@ _BYTES = 3_000_000
 _GROUPS = 6000
 """Bars of groups in the timelines of all runs together."""
 
+_ENGINE_SPANS = 12_000
+"""Likewise, spans in the lanes of single engines."""
+
 _STEPS = 1500
 """Steps in the timelines of all runs together."""
 
@@ -59,7 +62,9 @@ def collect(run_dir: RunDir, name: str, share: float) -> dict[str, Any]:
         "time": use.to_json(),
         "levers": [_lever(one, use) for one in levers(lines, use, str(run_dir.root))],
         "ledger": ledger(lines),
-        "timeline": shorten(timeline, round(_GROUPS * share), round(_STEPS * share)),
+        "timeline": shorten(
+            timeline, round(_GROUPS * share), round(_ENGINE_SPANS * share), round(_STEPS * share)
+        ),
         "rollouts": pick_rollouts(run_dir, round(_BYTES * share)),
         "config": read_config(run_dir),
     }

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.report.timeline import gaps, union_s
+from rlrun.report.timeline import gaps, generator_spans, union_s
 
 Line = Mapping[str, Any]
 
@@ -224,15 +224,15 @@ def _rest(use: TimeUse) -> Iterator[Lever]:
     yield Lever(
         refit / 2,
         "Make refits cheaper",
-        f"Bringing weights to the generators takes {_percent(refit, use)} of the time. LoRA sends "
-        "the adapter alone; larger batches need fewer refits.",
+        f"Bringing weights to the generators takes {_percent(refit, use)} of the time. Larger "
+        "batches need fewer refits: raise grpo.num_prompts_per_step.",
     )
 
 
 def _environment_alone(line: Mapping[str, Any]) -> float:
     lanes = line["lanes"]
     waits = [s for s in lanes.get("trainer", []) if s[0].startswith("wait/")]
-    silent = gaps(lanes.get("generator", []), line["seconds"])
+    silent = gaps(generator_spans(lanes), line["seconds"])
     alone = [
         ["alone", max(a, start), min(b, end)]
         for a, b in silent

@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from rlrun.timeline import ENGINE
 
 _NOTABLE = 0.004
 """Share of a step below which a span or a gap is not shown."""
@@ -13,33 +16,44 @@ _NOTABLE = 0.004
 _MOST_SPANS = 40
 """Spans of a lane in a step; the shortest of more are left out."""
 
+_MOST_ENGINES = 64
+"""Lanes of single engines in a step."""
+
 Span = list[Any]
 """[what, start, end], times in seconds since the beginning of the step's line."""
 
 
 def shorten(
-    lines: Sequence[dict[str, Any]], most_groups: int, most_steps: int
+    lines: Sequence[dict[str, Any]], most_groups: int, most_engine_spans: int, most_steps: int
 ) -> list[dict[str, Any]]:
     """The lines for the page.
 
-    Every step that is kept has its lanes and stragglers. Bars of groups are kept from the last step
-    backwards until there are enough.
+    Every step that is kept has its lanes and stragglers. Bars of groups, and lanes of single
+    engines where there are several, are kept from the last step backwards until there are enough.
 
     Args:
         lines: As read from timeline.jsonl.
         most_groups: Bars of groups in all.
+        most_engine_spans: Spans in lanes of single engines, in all.
         most_steps: Of longer runs the last steps, the slowest, and evenly spaced others are kept.
     """
     shown = []
     for line in reversed(_kept(lines, most_steps)):
         groups = line["groups"] if most_groups >= len(line["groups"]) else []
         most_groups -= len(line["groups"])
+        engines = engine_lanes(line["lanes"])
+        lanes = _lanes(line)
+        if len(engines) > 1 and most_engine_spans > 0:
+            apart = _engines(line, engines)
+            most_engine_spans -= sum(map(len, apart.values()))
+            lanes |= apart
         shown.append(
             {
                 "step": line["step"],
                 "start": line["start"],
                 "seconds": line["seconds"],
-                "lanes": _lanes(line),
+                "lanes": lanes,
+                "engines": len(engines),
                 "groups": [_group(group) for group in groups],
                 "stragglers": [_straggler(one) for one in line["stragglers"]],
             }
@@ -56,6 +70,21 @@ def _kept(lines: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     spaced = max(2, most - len(chosen))
     chosen |= {round(n * (len(lines) - 1) / (spaced - 1)) for n in range(spaced)}
     return [lines[place] for place in sorted(chosen)]
+
+
+def engine_lanes(lanes: Mapping[str, list[Span]]) -> dict[str, list[Span]]:
+    """The spans of each engine, by its name without "of how many", in the order of numbers."""
+    names = sorted((name for name in lanes if name.startswith(ENGINE)), key=_by_number)
+    return {re.sub(r" of \d+$", "", name.removeprefix(ENGINE)): lanes[name] for name in names}
+
+
+def generator_spans(lanes: Mapping[str, list[Span]]) -> list[Span]:
+    """When anything was generated: as rollouts have noted, or, where agents ask, the engines."""
+    noted = lanes.get("generator", [])
+    if noted:
+        return noted
+    spans = [span for spans in engine_lanes(lanes).values() for span in spans]
+    return [["rollouts", start, end] for _, start, end in spans]
 
 
 def union_s(spans: Sequence[Span]) -> float:
@@ -79,10 +108,15 @@ def gaps(spans: Sequence[Span], seconds: float) -> list[tuple[float, float]]:
     return found
 
 
+def covered(spans: Sequence[Span], seconds: float) -> list[tuple[float, float]]:
+    """The stretches from 0 to ``seconds`` in which at least one of the spans is."""
+    return gaps([["", start, end] for start, end in gaps(spans, seconds)], seconds)
+
+
 def _lanes(line: dict[str, Any]) -> dict[str, list[Span]]:
     lanes, seconds = line["lanes"], line["seconds"]
     trainer = lanes.get("trainer", [])
-    generator = lanes.get("generator", [])
+    generator = generator_spans(lanes)
     environment = lanes.get("environment", [])
     least = _NOTABLE * seconds
     generator_waits = [
@@ -103,6 +137,32 @@ def _lanes(line: dict[str, Any]) -> dict[str, list[Span]]:
         "generator": _visible([*generator, *generator_waits], least),
         "environment": _visible([*environment, *environment_waits], least),
     }
+
+
+def _engines(line: dict[str, Any], engines: Mapping[str, list[Span]]) -> dict[str, list[Span]]:
+    """A lane per engine, of many for those that worked least; with what each waited for."""
+    trainer, seconds = line["lanes"].get("trainer", []), line["seconds"]
+    anyone = [span for spans in engines.values() for span in spans]
+    at_work = [["engines", a, b] for a, b in covered(anyone, seconds)]
+    least, lanes = _NOTABLE * seconds, {}
+    idlest = sorted(engines, key=lambda name: union_s(engines[name]))[:_MOST_ENGINES]
+    for name in (name for name in engines if name in idlest):
+        waits = []
+        for start, end in gaps(engines[name], seconds):
+            doing = _during(trainer, start, end) or "nothing"
+            if doing.startswith(("wait/", "nothing")):
+                # Nobody holds it up: what there is to do is with the others.
+                doing = _during(at_work, start, end) or doing
+            if end - start >= least:
+                waits.append([f"wait/{doing}", start, end])
+        lanes[f"{ENGINE}{name}"] = _visible([*engines[name], *waits], least)
+    return lanes
+
+
+def _by_number(name: str) -> tuple[str | int, ...]:
+    """Sorts "engine 10" behind "engine 9"."""
+    parts = re.split(r"(\d+)", name)
+    return tuple(int(part) if n % 2 else part for n, part in enumerate(parts))
 
 
 def _visible(spans: Sequence[Span], least: float) -> list[Span]:

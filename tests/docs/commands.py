@@ -8,6 +8,11 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import typer
+
+from rlrun.cli import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = (
@@ -16,7 +21,7 @@ PAGES = (
     *sorted((ROOT / "docs").rglob("*.md")),
 )
 DOCS = ROOT / "docs"
-STARTS = ("rlrun ", "make ", "python scripts/", "python -m rlrun.")
+STARTS = ("rlrun ", "make ", "python scripts/", "python -m rlrun.", "pip install ", "ray start ")
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`]+)`")
 
@@ -78,8 +83,31 @@ def commands(page: Path) -> Iterator[Command]:
 
 
 def _command(where: str, text: str, mention: bool = False) -> Iterator[Command]:
-    text = re.sub(r"^(\.venv/bin/|srun .*? (?=rlrun )|\s*entrypoint: )", "", text)
+    text = re.sub(r"^(\.venv/bin/|srun .*? (?=rlrun |ray )|\s*entrypoint: )", "", text)
     if text.startswith(STARTS):
         words = shlex.split(text, comments=True)
         # A "&" sends a job of a shell into the background.
         yield Command(where, tuple(word for word in words if word != "&"), mention)
+
+
+def python_block(has: str) -> str:
+    found = [text for _, text in blocks(DOCS / "extend.md", "python") if has in text]
+    assert len(found) == 1, has
+    return found[0]
+
+
+def parsed(words: tuple[str, ...], mention: bool = False) -> tuple[str, dict[str, Any]]:
+    """The command's full name and its parameters; typer refuses what it does not know."""
+    command: Any = typer.main.get_command(app)
+    name, rest = "rlrun", list(words[1:])
+    while hasattr(command, "get_command"):
+        assert rest[0] in command.commands, f"rlrun has no command {rest[0]}"
+        command, name = command.commands[rest[0]], f"{name} {rest[0]}"
+        rest = rest[1:]
+    if mention:
+        options = {option for param in command.params for option in param.opts}
+        assert {word for word in rest if word.startswith("-")} <= options | {"--help"}
+        whole = any(word.startswith("+recipe=") for word in rest)
+        return name, {"overrides": [word for word in rest if "=" in word]} if whole else {}
+    with command.make_context(name, rest) as context:
+        return name, dict(context.params)

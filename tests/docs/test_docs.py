@@ -13,20 +13,28 @@ import pytest
 import typer
 import yaml
 
-from rlrun.cli import app
 from rlrun.config import load
 from rlrun.config.keys import all_keys
 from rlrun.config.load import load_section
-from rlrun.config.paths import recipes_dir
 from rlrun.config.variants import discover
 from rlrun.errors import ConfigError
 from rlrun.metrics import METRICS, is_declared
-from rlrun.nightly.spec import TIERS
-from tests.docs.commands import PAGES, ROOT, Command, blocks, code_in_sentences, commands, prose
+from tests.docs.commands import (
+    DOCS,
+    PAGES,
+    ROOT,
+    Command,
+    blocks,
+    code_in_sentences,
+    commands,
+    parsed,
+    prose,
+    python_block,
+)
+from tests.docs.shortened import NOT_RUN, instead, is_run
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 TARGETS = set(re.findall(r"^([a-z][a-z0-9-]*):(?!=)", MAKEFILE, re.MULTILINE))
-DOCS = ROOT / "docs"
 COMMANDS = [command for page in PAGES for command in commands(page)]
 
 
@@ -54,29 +62,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def python_block(has: str) -> str:
-    found = [text for _, text in blocks(DOCS / "extend.md", "python") if has in text]
-    assert len(found) == 1, has
-    return found[0]
-
-
-def parsed(words: tuple[str, ...], mention: bool = False) -> tuple[str, dict[str, Any]]:
-    """The command's full name and its parameters; typer refuses what it does not know."""
-    command: Any = typer.main.get_command(app)
-    name, rest = "rlrun", list(words[1:])
-    while hasattr(command, "get_command"):
-        assert rest[0] in command.commands, f"rlrun has no command {rest[0]}"
-        command, name = command.commands[rest[0]], f"{name} {rest[0]}"
-        rest = rest[1:]
-    if mention:
-        options = {option for param in command.params for option in param.opts}
-        assert {word for word in rest if word.startswith("-")} <= options | {"--help"}
-        whole = any(word.startswith("+recipe=") for word in rest)
-        return name, {"overrides": [word for word in rest if "=" in word]} if whole else {}
-    with command.make_context(name, rest) as context:
-        return name, dict(context.params)
-
-
 def filled_in(overrides: list[str]) -> list[str]:
     """Overrides with real names in the place of those that stand for any."""
     told = [word for word in overrides if word != "..."]
@@ -95,27 +80,21 @@ def test_commands_are_found() -> None:
     assert any("cluster.num_learner_ranks=32" in command.words for command in COMMANDS)
 
 
-@pytest.mark.parametrize("command", of("rlrun"), ids=named)
-def test_commands_of_rlrun_are_valid(command: Command, folder: Path) -> None:
+def is_not_run(command: Command) -> bool:
+    """Whether test_commands_run.py leaves it out, since it is a part of a command or needs more."""
+    entry = instead(" ".join(command.words))
+    return not is_run(command) or (entry is not None and entry.form == NOT_RUN)
+
+
+@pytest.mark.parametrize("command", filter(is_not_run, of("rlrun")), ids=named)
+def test_commands_that_are_not_run_are_valid(command: Command, folder: Path) -> None:
     name, params = parsed(command.words, command.mention)
     overrides = filled_in(params.get("overrides") or [])
     match name:
-        case "rlrun train" | "rlrun check" | "rlrun config" | "rlrun gym serve":
-            if overrides:
-                load(overrides)
-        case "rlrun eval":
-            load_section("generation", overrides)
+        case "rlrun train" | "rlrun check" | "rlrun gym serve" if overrides:
+            load(overrides)
         case "rlrun score":
             load_section("env", [word.replace("=[...]", "=[]") for word in overrides])
-        case "rlrun resume":
-            assert overrides == [], "a page names overrides: rlrun.assemble.MAY_CHANGE"
-        case "rlrun nightly":
-            assert params.get("tier", "cpu") in TIERS
-            for recipe in (params.get("recipes") or "quickstart").split(","):
-                assert (recipes_dir() / f"{recipe}.nightly.yaml").is_file(), recipe
-        case "rlrun recipes":
-            wanted = params.get("name")
-            assert wanted in (None, "NAME") or (recipes_dir() / f"{wanted}.yaml").is_file()
 
 
 @pytest.mark.parametrize(
@@ -162,6 +141,29 @@ def recipes() -> list[Any]:
 def test_recipes_on_pages_compose(text: str, folder: Path) -> None:
     (folder / "shown.yaml").write_text(text, encoding="utf-8")
     load(["+recipe=shown.yaml"])
+
+
+RUN_BY = {
+    ("environments.md", "def short_answers"): "tests/docs/test_commands_run.py",
+    ("extend.md", "class MyLoss"): "tests/docs/test_extending.py",
+    ("extend.md", "class Ranks"): "tests/docs/test_extending.py",
+    ("extend.md", "class StreamOrder"): "tests/docs/test_extending.py",
+    ("extend.md", "class PlainGenerator"): "tests/docs/test_extending.py",
+    ("extend.md", "def short_answers"): "tests/docs/test_commands_run.py",
+    ("extend.md", "class Riddle"): "tests/env/test_dialogue.py",
+    ("migration_trl.md", "GRPOTrainer("): "nothing: it is a program for TRL",
+    ("serving.md", "openai.OpenAI("): "tests/serve/test_server.py",
+}
+"""Which test runs a block of Python, by its page and something in it."""
+
+
+def test_every_block_of_python_is_run_by_a_test() -> None:
+    found = [(page.name, text) for page in PAGES for _, text in blocks(page, "python")]
+    for name, text in found:
+        assert [1 for page, has in RUN_BY if page == name and has in text] == [1], text
+    assert len(found) == len(RUN_BY)
+    for test in RUN_BY.values():
+        assert not test.startswith("tests/") or (ROOT / test).exists(), test
 
 
 SECTIONS = "advantage|checkpointing|cluster|correction|data|env|generation|grpo|logging|loss|policy"

@@ -4,7 +4,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,7 +23,8 @@ from rlrun.interfaces import REGISTRY, ReadyGroup
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling, StopReason
-from tests.docs.commands import DOCS, blocks
+from tests.conftest import environment
+from tests.docs.commands import DOCS, ROOT, blocks
 
 BLOCKS = [text for _, text in blocks(DOCS / "extend.md", "python")]
 
@@ -85,3 +91,53 @@ def test_a_plain_generator_draws_what_the_built_in_one_draws() -> None:
         assert scores[len(prompt) - 1 :] == pytest.approx(first.logprobs, abs=1e-4)
 
     asyncio.run(use())
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with the files that the page adds to one."""
+    root = tmp_path_factory.mktemp("extended")
+    for name in ("rlrun", "conf", "recipes"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, root / name, ignore=ignored)
+    (loss,) = [text for _, text in blocks(DOCS / "extend.md", "yaml") if "mine_schema" in text]
+    generation = (ROOT / "conf" / "generation" / "transformers.yaml").read_text()
+    generation = generation.replace("transformers_schema", "plain_schema")
+    settings = {
+        "loss/mine": loss,
+        "advantage/ranks": "defaults: [ranks_schema, _self_]\n",
+        "batching/stream_order": "defaults: [stream_order_schema, _self_]\n",
+        "generation/plain": generation.replace("max_batch_size: null\n", ""),
+    }
+    for variant, text in settings.items():
+        (code,) = [block for block in BLOCKS if f'@component("{variant}")' in block]
+        (root / "rlrun" / f"{variant}.py").write_text(code)
+        (root / "conf" / f"{variant}.yaml").write_text(text)
+    return root
+
+
+def rlrun_of(root: Path, *words: str) -> str:
+    """What rlrun of that checkout prints; it must succeed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rlrun", *words],
+        cwd=root,
+        env=environment() | {"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_run_takes_all_variants_of_the_page(extended: Path) -> None:
+    chosen = ("loss=mine", "advantage=ranks", "batching=stream_order", "generation=plain")
+    sizes = ("grpo.num_prompts_per_step=2", "grpo.num_generations_per_prompt=4")
+    short = ("grpo.max_num_steps=1", "grpo.max_val_samples=2", "generation.max_new_tokens=8")
+    rlrun_of(extended, "train", "+recipe=quickstart", *chosen, *sizes, *short, "run_dir=run")
+    last = json.loads((extended / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 1 and -10 < last["train/loss"] < 10
+
+
+def test_the_configuration_knows_a_new_loss_by_itself(extended: Path) -> None:
+    assert "strength: 0.1" in rlrun_of(extended, "config", "+recipe=quickstart", "loss=mine")
+    assert "strength" in rlrun_of(extended, "config", "--schema")

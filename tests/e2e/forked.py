@@ -16,7 +16,10 @@ from pathlib import Path
 
 from tests.conftest import Command, environment
 
-PRELOAD = ["rlrun.assemble", "rlrun.preflight", "transformers.models.qwen3.modeling_qwen3"]
+PRELOAD = [
+    *("rlrun.assemble", "rlrun.preflight", "transformers.models.qwen3.modeling_qwen3"),
+    *("rlrun.eval_command", "tests.e2e.warm"),
+]
 
 FORKS = multiprocessing.get_context("forkserver")
 """Its processes start in no time once ``start_server`` was called."""

@@ -97,7 +97,7 @@ def metrics_line(step: int, asynchronous: bool) -> dict[str, float]:
     return {"step": step, "time": 1e9 + 10 * step, **values}
 
 
-def timeline_line(step: int, groups: int) -> dict[str, object]:
+def timeline_line(step: int, groups: int, engines: int = 1) -> dict[str, object]:
     def group(position: int) -> dict[str, object]:
         return {
             "position": position,
@@ -119,6 +119,9 @@ def timeline_line(step: int, groups: int) -> dict[str, object]:
         "generator": [["rollouts", 0.1, 3.0], ["rollouts", 3.2, 4.0]],
         "environment": [["rollouts", 3.0, 3.2]],
     }
+    for number in range(engines):
+        busy = [["requests", 0.1 + n * 0.4, 0.3 + n * 0.4 + number % 3 / 20] for n in range(10)]
+        lanes[f"engine/engine {number} of {engines}"] = busy
     return {
         "step": step,
         "start": 1e9 + 10 * step,
@@ -138,6 +141,7 @@ def make_run(
     tokens: int = 30,
     asynchronous: bool = True,
     seed: str = "42",
+    engines: int = 1,
 ) -> Path:
     """A run that ended, with hostile texts wherever a model, row or environment writes."""
     with RunDir.create(root) as run:
@@ -153,7 +157,7 @@ def make_run(
         lines = [metrics_line(step, asynchronous) for step in range(1, steps + 1)]
         lines[-1]["validation/accuracy"] = lines[-1]["validation/reward_mean"] = 0.5
         run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        times = [timeline_line(step, groups) for step in range(1, steps + 1)]
+        times = [timeline_line(step, groups, engines) for step in range(1, steps + 1)]
         run.timeline.write_text("".join(json.dumps(line) + "\n" for line in times))
         for step in range(1, steps + 1):
             trained = (

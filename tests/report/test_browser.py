@@ -27,9 +27,9 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("browser")
-    first = make_run(folder / "first", steps=60)
+    first = make_run(folder / "first", steps=60, engines=3)
     use_tokenizer_that_writes_hostile_text(first)
-    second = make_run(folder / "second", steps=3, asynchronous=False, seed="7")
+    second = make_run(folder / "second", steps=3, asynchronous=False, seed="7", engines=24)
     return {
         "one": write_report([first]),
         "two": write_report([first, second]),
@@ -147,6 +147,23 @@ def test_the_timeline_moves_and_says_what_was_waited_for(
     assert timeline.get_by_text("long answer").first.is_visible()
     timeline.get_by_role("button", name="all").click()
     assert timeline.locator("svg rect").count() > 300
+
+
+def test_every_engine_has_a_lane_with_a_name_or_a_thin_row(
+    page: sync_api.Page, reports: dict[str, Path]
+) -> None:
+    show(page, reports["two"])
+    names = page.locator("#timeline-body text.lane-name")
+    assert names.all_text_contents()[:6] == [
+        *("trainer", "generators", "engine 0", "engine 1", "engine 2", "environment"),
+    ]
+    spans = page.locator("#timeline-body rect[aria-label*='engine 2: answers requests']")
+    spans.first.hover()
+    assert "engine 2: answers requests, 0.3" in page.locator("#timeline-body").inner_text()
+    page.locator("#run-select").select_option(label="second")
+    assert "24 engines" in names.all_text_contents()
+    assert not any(name.startswith("engine ") for name in names.all_text_contents())
+    assert page.locator("#timeline-body rect[aria-label*='engine 23: ']").count() > 3
 
 
 def test_runs_are_compared(page: sync_api.Page, reports: dict[str, Path]) -> None:

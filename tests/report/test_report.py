@@ -89,7 +89,7 @@ def test_five_hundred_steps_stay_under_five_megabytes(tmp_path: Path) -> None:
     run = RunDir.read(root)
     lines = [metrics_line(step, True) for step in range(1, 501)]
     run.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    times = [timeline_line(step, 64) for step in range(1, 501)]
+    times = [timeline_line(step, 64, 16) for step in range(1, 501)]
     run.timeline.write_text("".join(json.dumps(line) + "\n" for line in times))
     big = run.trained_file(3).read_bytes()
     for step in range(4, 501, 20):
@@ -251,6 +251,18 @@ def test_the_first_lever_is_the_one_that_could_save_most(
     assert found[0].title.startswith(title), [lever.title for lever in found]
     assert [lever.seconds for lever in found] == sorted((x.seconds for x in found), reverse=True)
     assert all(lever.seconds >= NOTABLE * use.total for lever in found)
+
+
+def test_what_agents_wait_for_is_the_generator_where_an_engine_works() -> None:
+    line = timeline_line(1, 2)
+    line["lanes"] = {
+        "trainer": [["wait/waiting_groups", 0, 9]],
+        "generator": [],
+        "environment": [["rollouts", 0, 9]],
+        "engine/engine 0 of 2": [["requests", 0, 3]],
+        "engine/engine 1 of 2": [["requests", 2, 8]],
+    }
+    assert time_use([metrics_line(1, True)], [line]).environment_alone == pytest.approx(1.0)
 
 
 def test_a_run_without_steps_has_no_levers() -> None:

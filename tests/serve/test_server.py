@@ -20,6 +20,7 @@ from rlrun.interfaces import Generator
 from rlrun.renderer import Renderer
 from rlrun.serve import server as server_module
 from rlrun.serve.start import new_api_key, write_address
+from tests.docs.commands import DOCS, blocks
 from tests.serve.engines import ADD, QUESTION, Scripted, Served, serve
 
 BODY: dict[str, Any] = {"model": "rlrun:tiny", "messages": QUESTION}
@@ -119,6 +120,23 @@ def test_the_address_file_is_for_the_owner_alone(renderer: Renderer, tmp_path: P
 
     check(renderer, work, "generation.http.served_model_name=short")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_client_of_the_page_gets_an_answer(
+    renderer: Renderer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ((_, code),) = blocks(DOCS / "serving.md", "python")
+    monkeypatch.chdir(tmp_path)
+    Path("RUN_DIR").mkdir()
+
+    async def work(served: Served, generator: Scripted) -> Any:
+        write_address(Path("RUN_DIR/http_server.json"), [served.server], served.key)
+        names: dict[str, Any] = {}
+        await asyncio.to_thread(exec, code, names)
+        return names["answer"]
+
+    message = check(renderer, work).choices[0].message
+    assert message.content == "Answer: 82" and message.generation_token_ids
 
 
 # --- engines --------------------------------------------------------------------------------------

@@ -2,13 +2,14 @@
 // Lanes of trainer, generators, environment and groups over a window of steps.
 "use strict";
 const SPAN_COLOURS = {
-  logprobs: "k-logprobs", update: "k-update", refit: "k-refit", validation: "k-validation", save: "k-save", rollouts: "k-rollouts",
+  logprobs: "k-logprobs", update: "k-update", refit: "k-refit", validation: "k-validation", save: "k-save", rollouts: "k-rollouts", requests: "k-rollouts",
 };
 const SPAN_WORDS = {
   logprobs: "log-probs", update: "update", refit: "refit", validation: "validation", save: "checkpoint", other: "makes the batch, records, logs", rollouts: "rollouts",
   "wait/waiting_groups": "waits for groups", "wait/age_limit": "waits at the age limit", "wait/pause": "waits for running groups before a refit",
   "wait/refit": "waits for a refit", "wait/nothing": "nothing to do", "wait/generation": "waits for generation", "wait/update": "waits for the update",
   "wait/logprobs": "waits for log-probs", "wait/validation": "waits for validation", "wait/save": "waits for a checkpoint",
+  requests: "answers requests", "wait/engines": "has no request, others do", "wait/other": "waits for the trainer",
   "wait/wait/waiting_groups": "waits for the environment", "wait/wait/age_limit": "waits for the environment", "wait/wait/pause": "waits for the environment",
 };
 const OUTCOME_COLOURS = { finished: "k-rollouts", no_signal: "c4", failed: "k-bad", cancelled: "c5" };
@@ -16,12 +17,24 @@ const CAUSES = {
   long_answer: "long answer", more_turns: "more turns", environment: "environment", retry: "tried again", admitted_late: "admitted late",
   slow_generation: "slow generation", none: "none stands out",
 };
-const LANES = [["trainer", "trainer"], ["generator", "generators"], ["environment", "environment"]];
-const TL = { width: 1200, left: 96, lane: 22, gap: 8, row: 7, rows: 26 };
+const TL = { width: 1200, left: 96, lane: 22, gap: 8, row: 7, rows: 26, named: 8, engines: 150 };
 
 function spanColour(what) { return css(SPAN_COLOURS[what] || (what.startsWith("wait/") ? "k-wait" : "k-other")); }
 function spanWords(lane, what) { return what === "rollouts" && lane === "environment" ? "answers and scores" : SPAN_WORDS[what] || what; }
 
+// The lanes of a window: [key, name, top, height]. Several engines have one each; more than fit under names become thin rows.
+function lanesOf(lines) {
+  const engines = [...new Set(lines.flatMap((line) => Object.keys(line.lanes).filter((key) => key.startsWith("engine/"))))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+  const lanes = [];
+  let top = 20;
+  const add = (key, name, height, gap) => { lanes.push([key, name, top, height]); top += height + gap; };
+  add("trainer", "trainer", TL.lane, TL.gap);
+  add("generator", "generators", TL.lane, engines.length ? 3 : TL.gap);
+  const named = engines.length <= TL.named, room = TL.engines / Math.max(1, engines.length);
+  engines.forEach((key, i) => add(key, key.slice(7), named ? 13 : Math.max(2, room - 1), i === engines.length - 1 ? TL.gap : named ? 3 : 1));
+  add("environment", "environment", TL.lane, TL.gap);
+  return { lanes, named, engines: engines.length, bottom: top };
+}
 // Bars of groups in as few rows as fit beside each other.
 function pack(groups) {
   const ends = [];
@@ -74,20 +87,22 @@ function picture(lines, readout) {
   const late = lines.flatMap((line) => line.stragglers.map((s) => ({ ...s, step: line.step, at: line.start + s.end })));
   const packed = pack(groupsOf(lines, late).filter((g) => g.end > start));
   const rows = Math.max(0, ...packed.map((g) => g.row + 1)), height = rows > TL.rows ? Math.max(1.5, TL.row * TL.rows / rows) : TL.row;
-  const groupsTop = 20 + LANES.length * (TL.lane + TL.gap) + 6, bottom = groupsTop + rows * height + 6;
+  const plan = lanesOf(lines), groupsTop = plan.bottom + 6, bottom = groupsTop + rows * height + 6;
   const x = (t) => TL.left + Math.min(1, Math.max(0, (t - start) / length)) * (TL.width - TL.left - 8);
   const root = svg("svg", { viewBox: `0 0 ${TL.width} ${bottom + 22}`, role: "group", "aria-label": `Timeline of steps ${lines[0].step} to ${lines[lines.length - 1].step}` });
   const tell = (text) => ({ onpointerenter: () => { readout.textContent = visible(text); }, onfocus: () => { readout.textContent = visible(text); } });
   for (const line of lines) root.append(
     svg("line", { class: "axis", x1: x(line.start), x2: x(line.start), y1: 14, y2: bottom }),
     x(line.start + line.seconds) - x(line.start) > 34 ? svg("text", { x: x(line.start) + 3, y: 11 }, `step ${line.step}`) : "");
-  LANES.forEach(([lane, name], index) => {
-    const top = 20 + index * (TL.lane + TL.gap);
-    root.append(svg("text", { class: "lane-name", x: 0, y: top + TL.lane / 2 + 4 }, name));
+  const all = Math.max(0, ...lines.map((line) => line.engines));
+  plan.lanes.forEach(([lane, name, top, height], index) => {
+    const engine = lane.startsWith("engine/");
+    if (!engine || plan.named) root.append(svg("text", { class: "lane-name", x: engine ? 10 : 0, y: top + height / 2 + 4 }, visible(name)));
+    else if (index === 2) root.append(svg("text", { class: "lane-name", x: 10, y: top + 9 }, plan.engines < all ? `${plan.engines} of ${all},` : `${all} engines`), plan.engines < all ? svg("text", { class: "lane-name", x: 10, y: top + 23 }, "the idlest") : "");
     for (const line of lines) for (const [what, a, b] of line.lanes[lane] || []) {
       const wait = what.startsWith("wait/") || what === "other", at = line.start + a;
       const text = `step ${line.step}, ${name}: ${spanWords(lane, what)}, ${seconds(b - a)}`;
-      root.append(svg("rect", { x: x(at), width: Math.max(0.6, x(line.start + b) - x(at)), y: top + (wait ? TL.lane / 3 : 0), height: wait ? TL.lane / 3 : TL.lane, fill: spanColour(what), tabindex: lane === "trainer" && b - a > length / 150 ? 0 : null, role: "img", "aria-label": text, ...tell(text) }));
+      root.append(svg("rect", { x: x(at), width: Math.max(0.6, x(line.start + b) - x(at)), y: top + (wait ? height / 3 : 0), height: wait ? height / 3 : height, fill: spanColour(what), tabindex: lane === "trainer" && b - a > length / 150 ? 0 : null, role: "img", "aria-label": text, ...tell(text) }));
     }
   });
   if (packed.length) root.append(svg("text", { class: "lane-name", x: 0, y: groupsTop + 10 }, "groups"));

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the cores of CPUs are shared out, and what a run on them can only tell once it has run."""
+
+from __future__ import annotations
+
+from rlrun.cluster.ray import RayCluster
+from rlrun.config.schema import RunConfig
+from rlrun.derived import thread_counts
+from rlrun.machine import available_cores
+from rlrun.planning.plan import Layout
+from rlrun.preflight.lines import Findings
+
+
+def look_at_cores(config: RunConfig, layout: Layout, findings: Findings) -> None:
+    """The split between learner and generators, and how to find out whether async is worth it."""
+    cluster = config.cluster
+    if isinstance(cluster, RayCluster):
+        where = "which take turns" if layout.colocated else "apart"
+        cores = cluster.cpus_per_actor
+        each = f"{cores} core{'s' * (cores > 1)} each"
+        text = f"{layout.ranks} to train and {layout.engines} to sample, {each}, {where}"
+    else:
+        learner, generator = thread_counts(config, available_cores())
+        when = "at once" if config.grpo.concurrent else "in turns"
+        text = (
+            f"{learner} thread{'s' * (learner > 1)} to train and {generator} to sample, {when}; "
+            f"{available_cores()} cores are free to use"
+        )
+    findings.add("split", text)
+    findings.add(
+        "async",
+        "only a run can tell on a CPU: after some steps, `rlrun simulate --from RUN_DIR` says "
+        "whether grpo=async is worth it and which age it needs",
+    )
