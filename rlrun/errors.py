@@ -64,7 +64,7 @@ class GenerationError(RlrunError):
     exit_code = 5
     tokens = 0
 
-    def __reduce__(self) -> tuple[Any, ...]:  # type: ignore[override]
+    def __reduce__(self) -> tuple[Any, ...]:
         return *super().__reduce__(), {"tokens": self.tokens}
 
 

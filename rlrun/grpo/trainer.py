@@ -266,7 +266,7 @@ class Trainer:
         if self._ends:
             await parts.rollouts.settle()
         metrics = self.current.metrics | self._speed(batch)
-        peak = await self._compute(parts.learner.peak_memory_bytes)
+        peak = await compute(parts.learner.peak_memory_bytes)
         metrics["perf/peak_memory_gib"] = peak / 2**30
         if self.save_seconds is not None:
             # Of the step before: its own line was written before it was saved.
