@@ -315,7 +315,7 @@ def _damage(trial: Trial) -> str:
 
 def _prepare_clock(trial: Trial) -> None:
     jumps = [
-        (trial.rng.uniform(1, 8), trial.rng.choice([-86400, -3600, -30, 30, 3600, 400 * 86400]))
+        (trial.rng.uniform(0.2, 3), trial.rng.choice([-86400, -3600, -30, 30, 3600, 400 * 86400]))
         for _ in range(3)
     ]
     trial.variables, trial.before = faults.clock_variables(jumps), faults.jump_clock
