@@ -12,13 +12,26 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING
 
 from rlrun.sampled import Abandoned as Abandoned
 from rlrun.sampled import SampledLog
+from rlrun.slots.batching import Batching, ReadyGroup
+from rlrun.slots.cluster import Cluster, Device, Precision, RunningCluster
+from rlrun.slots.objective import (
+    Advantage,
+    Correction,
+    CorrectionInputs,
+    CorrectionOutput,
+    Loss,
+    LossInputs,
+    LossOutput,
+    MismatchVerdict,
+)
+from rlrun.slots.registry import REGISTRY, SLOTS, Checked, component, setting, variant_of
+from rlrun.slots.schedule import GRPO, Effort, OverlongShaping, RewardPenalties, RewardScaling
 from rlrun.types import (
     Completion,
     EnvStep,
@@ -35,179 +48,47 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from rlrun.config.schema import Policy, RunConfig
-    from rlrun.grpo.trainer import Trainer
-    from rlrun.learner.handle import LearnerHandle
+    from rlrun.config.schema import Policy
     from rlrun.renderer import Renderer
 
-SLOTS = ("grpo", "env", "generation", "loss", "advantage", "correction", "batching", "cluster")
-"""Packages of variants, scanned when a configuration is read."""
-
-REGISTRY: dict[str, type] = {}
-"""Settings classes by "slot/name"."""
-
-T = TypeVar("T", bound=type)
-
-
-def component(name: str) -> Callable[[T], T]:
-    """Registers a settings class as the variant ``name`` = "slot/variant"."""
-
-    def register(cls: T) -> T:
-        REGISTRY[name] = cls
-        return cls
-
-    return register
-
-
-def variant_of(settings: object) -> str:
-    """The name of a variant by its settings: "math" for those of "env/math"."""
-    names = (name for name, cls in REGISTRY.items() if cls is type(settings))
-    return next(names, "").rpartition("/")[2]
-
-
-def setting(
-    *,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
-    lt: float | None = None,
-) -> Any:
-    """Declares the legal range of a numeric setting, checked when the configuration is read.
-
-    Each bound is optional; null is always legal where the type allows it.
-    """
-    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    return field(metadata={name: bound for name, bound in bounds.items() if bound is not None})
-
-
-class Checked:
-    """A settings class may check what its own fields say together."""
-
-    __slots__ = ()
-
-    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
-        """Yields (field names, what is wrong with their values, remedy)."""
-        yield from ()
-
-
-# --- grpo -----------------------------------------------------------------------------------------
-
-
-@dataclass(kw_only=True, slots=True)
-class RewardScaling(Checked):
-    """Linear map of rewards from [source_min, source_max] (clamped) to [target_min, target_max]."""
-
-    enabled: bool
-    source_min: float
-    source_max: float
-    target_min: float
-    target_max: float
-
-    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
-        """The source interval must not be empty."""
-        if self.enabled and self.source_min >= self.source_max:
-            yield (
-                ("source_min", "source_max"),
-                f"source_min={self.source_min} is not below source_max={self.source_max}",
-                "Give the interval that the rewards lie in",
-            )
-
-
-@dataclass(kw_only=True, slots=True)
-class OverlongShaping(Checked):
-    """Soft penalty for long responses (DAPO, arXiv 2503.14476, eq. 13)."""
-
-    enabled: bool
-    buffer_tokens: int = setting(ge=1)
-    penalty: float = setting(ge=0)
-    max_response_tokens: int | None = setting(ge=1)
-
-    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
-        """The buffer lies within the response."""
-        limit = self.max_response_tokens
-        if self.enabled and limit is not None and self.buffer_tokens > limit:
-            yield (
-                ("buffer_tokens", "max_response_tokens"),
-                f"buffer_tokens={self.buffer_tokens} is above max_response_tokens={limit}",
-                "Give the number of last tokens over which the penalty grows",
-            )
-
-
-@dataclass(kw_only=True, slots=True)
-class RewardPenalties(Checked):
-    """What makes the environment's reward of a response 0."""
-
-    duplicated_reasoning: bool
-    empty_final_answer: bool
-    malformed_thinking: bool
-    unwanted_tokens: list[int]
-    think_open: str
-    think_close: str
-
-    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
-        """Tags are texts, and two of them."""
-        if not self.think_open or not self.think_close or self.think_open == self.think_close:
-            yield (
-                ("think_open", "think_close"),
-                f"think_open={self.think_open!r} and think_close={self.think_close!r} do not set "
-                "reasoning apart",
-                "Give the two tags of the model, such as <think> and </think>",
-            )
-
-
-@dataclass(kw_only=True, slots=True)
-class Effort:
-    """Rewards short responses where the prompt asks for little effort."""
-
-    low_string: str | None
-    low_weight: float = setting(ge=0)
-    low_penalty: float = setting(ge=0)
-    low_tokens: int = setting(ge=1)
-
-
-@dataclass(kw_only=True, slots=True)
-class GRPO(Checked, ABC):
-    """A schedule, with the sizes and rules that all schedules share."""
-
-    concurrent: ClassVar[bool]
-    """Whether rollouts go on while the learner trains."""
-
-    num_prompts_per_step: int = setting(ge=1)
-    num_generations_per_prompt: int = setting(ge=1)
-    max_num_steps: int | None = setting(ge=1)
-    max_num_epochs: int | None = setting(ge=1)
-    seed: int = setting(ge=0, lt=2**63)
-    max_rollout_turns: int = setting(ge=1)
-    rollout_timeout_s: float | None = setting(gt=0)
-    group_timeout_s: float | None = setting(gt=0)
-    no_progress_timeout_s: float | None = setting(gt=0)
-    max_generation_failures: int = setting(ge=0)
-    max_group_attempts: int = setting(ge=1)
-    overlong_filtering: bool
-    use_dynamic_sampling: bool
-    dynamic_sampling_max_gen_batches: int = setting(ge=1)
-    seq_logprob_error_threshold: float | None = setting(gt=1)
-    skip_reference_policy_logprobs_calculation: bool
-    reward_scaling: RewardScaling
-    overlong_shaping: OverlongShaping
-    reward_penalties: RewardPenalties
-    effort: Effort
-    invalid_tool_call_advantage: float | None
-    malformed_thinking_advantage: float | None
-    val_period: int = setting(ge=0)
-    val_start_at: int
-    val_at_start: bool
-    val_at_end: bool
-    val_batch_size: int = setting(ge=1)
-    max_val_samples: int | None = setting(ge=1)
-    val_num_generations_per_prompt: int = setting(ge=1)
-    stop_at_validation_metric: str | None
-    stop_at_validation_threshold: float | None
-
-    @abstractmethod
-    async def train(self, trainer: Trainer) -> None:
-        """Runs the trainer's verbs until its scheduler ends the run."""
-
+__all__ = [
+    "GRPO",
+    "REGISTRY",
+    "SLOTS",
+    "Advantage",
+    "AgentEnvironment",
+    "Batching",
+    "Checked",
+    "Cluster",
+    "Correction",
+    "CorrectionInputs",
+    "CorrectionOutput",
+    "Device",
+    "Effort",
+    "Env",
+    "Environment",
+    "Episode",
+    "EpisodeOrder",
+    "Generation",
+    "Generator",
+    "GeneratorInputs",
+    "Http",
+    "Loss",
+    "LossInputs",
+    "LossOutput",
+    "MismatchVerdict",
+    "OverlongShaping",
+    "PolicyAddress",
+    "Precision",
+    "ReadyGroup",
+    "RewardPenalties",
+    "RewardScaling",
+    "RunningCluster",
+    "Weights",
+    "component",
+    "setting",
+    "variant_of",
+]
 
 # --- generation -----------------------------------------------------------------------------------
 
@@ -528,268 +409,3 @@ class AgentEnvironment(Environment):
     @abstractmethod
     def paused(self, prompt: Prompt) -> str | None:
         """Why the agent of a prompt takes no episodes at present; None if it does."""
-
-
-# --- advantage, correction, loss ------------------------------------------------------------------
-
-
-@dataclass(kw_only=True, slots=True)
-class Advantage(Checked, ABC):
-    """How good a sample was, relative to its group."""
-
-    @abstractmethod
-    def __call__(self, groups: Sequence[Sequence[float | None]]) -> list[list[float]]:
-        """Advantages in float64 for the rewards of a batch, one list per trajectory group.
-
-        A reward of None marks a sample that is out (failed or filtered): it gets 0 and does not
-        enter the statistics of the others.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class CorrectionInputs:
-    """Log-probs of the trained tokens of a whole batch, flat over trajectories.
-
-    Attributes:
-        prev_logprobs: float32 [N], the learner's before the update.
-        generation_logprobs: float32 [N], the generator's.
-        trajectory: int64 [N], in 0 .. num_trajectories - 1, ascending.
-        num_trajectories: Number of trajectories, those without a trained token included.
-    """
-
-    prev_logprobs: Tensor
-    generation_logprobs: Tensor
-    trajectory: Tensor
-    num_trajectories: int
-
-
-@dataclass(frozen=True, slots=True)
-class CorrectionOutput:
-    """Constant importance weights and what they say about the mismatch.
-
-    Attributes:
-        weights: float32 [N], finite and at least 0.
-        metrics: Values of the declared ``correction/*`` metrics.
-    """
-
-    weights: Tensor
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class MismatchVerdict:
-    """What is to be said of a batch.
-
-    Attributes:
-        warning: For the user, or None.
-        bad: Whether the batch counts towards the end of the run.
-    """
-
-    warning: str | None
-    bad: bool
-
-
-@dataclass(kw_only=True, slots=True)
-class Correction(Checked, ABC):
-    """Importance-sampling correction between the learner's and the generator's probabilities."""
-
-    @abstractmethod
-    def __call__(self, inputs: CorrectionInputs, *, asynchronous: bool) -> CorrectionOutput:
-        """Weights for every trained token of the batch: 1 unless active in such a schedule.
-
-        The metrics are those of the configured treatment either way.
-        """
-
-    @abstractmethod
-    def active(self, asynchronous: bool) -> bool:
-        """Whether weights other than 1 are applied in a run of this schedule."""
-
-    @abstractmethod
-    def check(self, metrics: Mapping[str, float], bad_steps: int) -> MismatchVerdict:
-        """Whether generator and learner agree well enough to learn from the batch.
-
-        Args:
-            metrics: Of the batch.
-            bad_steps: Steps in a row before this one that were bad.
-
-        Raises:
-            TrainingError: Too many steps in a row are bad.
-        """
-
-
-@dataclass(frozen=True, slots=True)
-class LossInputs:
-    """Trained tokens of one microbatch, flat: masked tokens and samples are simply not there.
-
-    All tensors are [N] over the trained tokens; N may be 0. A trajectory is never split over
-    microbatches.
-
-    Attributes:
-        logprobs: float32, current policy, requires grad; at sampling temperature and filters.
-        prev_logprobs: float32, the learner's before the update.
-        generation_logprobs: float32, the generator's.
-        ref_logprobs: float32, the reference policy's at sampling temperature, unfiltered; None
-            without a KL penalty.
-        advantages: float32.
-        weights: float32, importance-sampling correction (1 where there is none).
-        trajectory: int64 in 0 .. num_trajectories - 1, ascending.
-        num_trajectories: Trajectories in this microbatch.
-        total_tokens: Trained tokens of the whole minibatch over all microbatches and ranks.
-        total_trajectories: Trajectories with a trained token in the whole minibatch.
-        unfiltered_logprobs: float32, current policy, requires grad; at sampling temperature
-            without top-k and top-p, to be compared with the reference. None: as ``logprobs``.
-    """
-
-    logprobs: Tensor
-    prev_logprobs: Tensor
-    generation_logprobs: Tensor
-    ref_logprobs: Tensor | None
-    advantages: Tensor
-    weights: Tensor
-    trajectory: Tensor
-    num_trajectories: int
-    total_tokens: int
-    total_trajectories: int
-    unfiltered_logprobs: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LossOutput:
-    """A microbatch's share of the minibatch's loss.
-
-    Attributes:
-        loss: float32 scalar; shares add up to the minibatch's loss whatever the split.
-        metrics: Shares of the minibatch's value of each declared metric; they add up as well.
-    """
-
-    loss: Tensor
-    metrics: Mapping[str, Tensor]
-
-
-@dataclass(kw_only=True, slots=True)
-class Loss(Checked, ABC):
-    """The objective of an optimizer step.
-
-    Attributes:
-        needs_advantage: Whether a trajectory with advantage 0 never has a gradient, but for that of
-            the KL penalty; such trajectories are then spared the backward pass.
-    """
-
-    needs_advantage: ClassVar[bool] = False
-
-    reference_policy_kl_penalty: float = setting(ge=0)
-
-    @abstractmethod
-    def __call__(self, inputs: LossInputs) -> LossOutput:
-        """The share of the loss that this microbatch contributes."""
-
-
-# --- batching -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class ReadyGroup:
-    """A finished trajectory group as a batching policy sees it.
-
-    Attributes:
-        position: Place in the prompt stream.
-        oldest_version: Weight version of its oldest token.
-        admitted_version: Weight version when it was admitted.
-        finish_order: 0 for the first group that finished in this run, and so on.
-        target_step: The step it was admitted for, if the policy assigns one.
-    """
-
-    position: int
-    oldest_version: int
-    admitted_version: int
-    finish_order: int
-    target_step: int | None = None
-
-
-@dataclass(kw_only=True, slots=True)
-class Batching(Checked, ABC):
-    """Which finished groups make the next batch: a ranking, bounded by the scheduler."""
-
-    assigns_targets: ClassVar[bool] = False
-    """True if a group is admitted for one certain step: the scheduler then fills ``target_step``,
-    earliest open step first, and trains a step on exactly the groups that have it."""
-
-    @abstractmethod
-    def rank(self, ready: Sequence[ReadyGroup]) -> list[ReadyGroup]:
-        """The groups in the order in which they should be trained; each exactly once."""
-
-
-# --- cluster --------------------------------------------------------------------------------------
-
-
-class Precision(StrEnum):
-    """Arithmetic of the learner's forward and backward pass; master weights are float32."""
-
-    FLOAT32 = "float32"
-    BFLOAT16 = "bfloat16"
-
-
-class Device(StrEnum):
-    """What tensors live on."""
-
-    AUTO = "auto"
-    """A GPU if there is one, the CPU otherwise."""
-    CPU = "cpu"
-    CUDA = "cuda"
-
-
-@dataclass(kw_only=True, slots=True)
-class Cluster(Checked, ABC):
-    """Where the learner and the generators run."""
-
-    device: Device
-
-    def check_installed(self) -> None:
-        """Called before data or a model is read.
-
-        Raises:
-            ConfigError: A package is missing that the variant needs.
-        """
-
-    @abstractmethod
-    def start(self, config: RunConfig, folder: Path) -> RunningCluster:
-        """Loads the policy where it is to be trained; may take a while.
-
-        Args:
-            config: The run, this being its cluster.
-            folder: The run directory.
-
-        Raises:
-            ConfigError: There is less than the configuration asks for.
-            EnvironmentDown: What is there cannot be had.
-        """
-
-
-class RunningCluster(ABC):
-    """The roles of a run, wherever they are.
-
-    Attributes:
-        learner: Ready to compute.
-        generator_share: Of the machines, that generates where learner and generator work at once.
-        ray_address: Of the Ray cluster that they are on; None without one.
-    """
-
-    learner: LearnerHandle
-    generator_share: float
-    ray_address: str | None = None
-
-    @abstractmethod
-    async def start_generator(self, renderer: Renderer, say: Callable[[str], None]) -> Generator:
-        """Starts what samples; to be closed before the cluster is.
-
-        Args:
-            renderer: Of the policy.
-            say: Told before the start what will be started, if it takes a while.
-
-        Raises:
-            GenerationError: It does not start.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Frees everything that was started. May be called twice."""
