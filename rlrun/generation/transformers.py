@@ -79,9 +79,12 @@ class TransformersGenerator(Generator):
     def __init__(self, batches: StaticBatches) -> None:
         """Starts at weight version 0."""
         self._batches = batches
+        self._closed = False
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """See ``Generator.generate``. Cancelling it ends the batch within one token."""
+        if self._closed:
+            raise GenerationError("generation=transformers", "the generator is closed")
         if not requests:
             return []
         cancelled = Event()
@@ -106,6 +109,7 @@ class TransformersGenerator(Generator):
 
     async def close(self) -> None:
         """Returns after the batch that may be on its way."""
+        self._closed = True
         await finish()
 
 
