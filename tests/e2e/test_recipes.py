@@ -43,7 +43,7 @@ def nanov3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need_gym()
     run = tmp_path_factory.mktemp("nanov3") / "run"
     flags = (f"env.venv={VENV}", f"run_dir={run}", "num_threads=1", "env.start_timeout_s=240")
-    done = rlrun("train", "+recipe=nanov3", "scale=smoke", *flags)
+    done = rlrun("train", "+recipe=nanov3", "scale=smoke", *flags, timeout=500)
     assert done.code == 0, done.err
     return run
 
@@ -53,7 +53,7 @@ def trained(run: Path) -> list[TrainedLine]:
     return [line for file in sorted((run / "trained").iterdir()) for line in read_trained(file)]
 
 
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(600)
 def test_the_smoke_run_of_nanov3_reaches_every_environment(nanov3: Path) -> None:
     lines = trained(nanov3)
     by_agent = {
@@ -65,7 +65,7 @@ def test_the_smoke_run_of_nanov3_reaches_every_environment(nanov3: Path) -> None
     assert {line["reward"] for line in lines} == {0.0, 1.0}
 
 
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(600)
 def test_its_policy_reasons_calls_a_tool_and_is_cut_off(nanov3: Path) -> None:
     lines = trained(nanov3)
     assert any("<tool_response>" in line["response"] for line in lines), "no tool was called"

@@ -271,8 +271,10 @@ def test_requests_of_a_lost_engine_go_on_with_the_last_weights_once_these_are_pr
     vllm.model.load_state_dict(kept)
     assert isinstance(completions, list)
     for request, completion in zip(requests, completions, strict=True):
-        assert len(completion.token_ids) == 200
-        assert [(s.version, s.start, s.end) for s in completion.weight_versions] == [(7, 0, 200)]
+        count = len(completion.token_ids)
+        # The engine that came back knows its model's own end of sequence.
+        assert count == 200 or completion.stop_reason is StopReason.STOP
+        assert [(s.version, s.start, s.end) for s in completion.weight_versions] == [(7, 0, count)]
         expected = learner_logprobs(vllm.model, request, completion)
         assert completion.logprobs == pytest.approx(expected, abs=1e-4)
     assert len(set(sampled(completions))) == 8
