@@ -26,6 +26,9 @@ MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 2.0
 EXTENSION = "rlrun.refit.vllm_worker.Extension"
 
 
+LAST_PORT = 65535
+
+
 @component("generation/vllm")
 @dataclass(kw_only=True, slots=True)
 class VLLMGeneration(Generation):
@@ -53,6 +56,14 @@ class VLLMGeneration(Generation):
                 )
         if len(set(self.stop)) < len(self.stop):
             yield ("stop",), "stop names a text twice", "Name each once"
+        last = self.http.port + self.num_engines - 1
+        if self.expose_http_server and self.http.port and last > LAST_PORT:
+            yield (
+                ("http.port", "num_engines"),
+                f"http.port={self.http.port} with num_engines={self.num_engines} needs ports up to "
+                f"{last}, and {LAST_PORT} is the last one",
+                f"Give http.port at most {LAST_PORT + 1 - self.num_engines}, or 0 for free ports",
+            )
         for what, remedy in wrong_kwargs(self.vllm_kwargs):
             yield ("vllm_kwargs",), what, remedy
 

@@ -86,6 +86,12 @@ def test_checks_of_all_generators_hold_here_too() -> None:
     assert "refit" in problems("generation.refit=carrier_pigeon")
 
 
+def test_every_engine_needs_a_port_that_there_is() -> None:
+    fixed = ("generation.expose_http_server=true", "generation.http.port=65534")
+    assert "ports up to 65536" in problems(*fixed, "generation.num_engines=3")
+    load([*VLLM, *fixed, "generation.num_engines=2"])
+
+
 def test_a_missing_vllm_is_said_before_a_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = load(VLLM).config.generation
     assert isinstance(settings, VLLMGeneration)
