@@ -9,8 +9,15 @@
 Prints the seconds per step of all three. Everything takes turns, ``--turns`` times; figures are
 medians. Steps should take 3 s or more, which ``--prompts`` decides. The machine must be idle.
 
+The learner's core carries the controller and the rewards as well, which the ceiling knows nothing
+of: they cost by sample, the ceiling by token. The embedded model answers with some thirteen tokens,
+which shows the controller at its worst; with ``--long-tail`` it is the model of
+scripts/bench_trl.py with random weights, whose answers are of geometric length, mean 128 and at
+most 480.
+
 Example:
-    python scripts/bench_async.py --turns 2
+    python scripts/bench_async.py --turns 2 --prompts 160
+    python scripts/bench_async.py --turns 2 --prompts 12 --long-tail
 """
 
 from __future__ import annotations
@@ -26,6 +33,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from bench_trl import REWARD, make_random_model
 
 from rlrun.logs import read_metrics
 
@@ -51,6 +60,7 @@ def start(run_dir: Path, core: int, options: argparse.Namespace, *more: str) -> 
         "checkpointing.enabled=false",
         "checkpointing.metric=null",
         f"run_dir={run_dir}",
+        *_workload(run_dir.parent, options.long_tail),
         *more,
     ]
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -60,6 +70,17 @@ def start(run_dir: Path, core: int, options: argparse.Namespace, *more: str) -> 
         stdout=subprocess.DEVNULL,
         preexec_fn=lambda: os.sched_setaffinity(0, {core}),
     )
+
+
+def _workload(folder: Path, long_tail: bool) -> list[str]:
+    """Another model, and rewards that differ within its groups, if lengths are to differ."""
+    if not long_tail:
+        return []
+    if not (folder / "model").exists():
+        make_random_model(folder / "model")
+        (folder / "reward.py").write_text(REWARD)
+    reward = f"env.reward_function={folder / 'reward.py'}:score"
+    return [f"policy.model={folder / 'model'}", "env=python", reward]
 
 
 def finish(process: Any) -> None:
@@ -148,8 +169,11 @@ def main() -> None:
     parser.add_argument("--age", type=int, default=4)
     parser.add_argument("--in-flight", type=int, default=2)
     parser.add_argument("--temperature", default="1.0", help="above 1 lengths differ more")
-    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--max-new-tokens", type=int, help="480 with --long-tail, else 64")
+    parser.add_argument("--long-tail", action="store_true", help="lengths differ widely")
     options = parser.parse_args()
+    if options.max_new_tokens is None:
+        options.max_new_tokens = 480 if options.long_tail else 64
     found = []
     for turn in range(options.turns):
         with tempfile.TemporaryDirectory() as name:
