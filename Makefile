@@ -52,7 +52,7 @@ $(SMOLLM2)/config.json: | $(READY)
 	$(BIN)/python -m rlrun.smollm2 $(SMOLLM2)
 
 test: setup vllm gym browser lint types smollm2  ## everything that CI runs
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 40
 
 # Of its own, since vLLM for GPUs brings its own torch.
 $(GPU_READY): pyproject.toml
