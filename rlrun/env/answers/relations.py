@@ -12,7 +12,7 @@ from rlrun.env.answers.nodes import Node, Operation, Symbol, Undecided, Unreadab
 from rlrun.env.answers.parser import parse
 from rlrun.env.answers.shapes import Answer, Named, Piece, Region, Relation, Scalar
 
-EQUALITIES = frozenset({"=", "\\approx"})
+EQUALITIES = frozenset({"=", "\\approx", "\\equiv"})
 INEQUALITIES = frozenset({"<", ">", "\\le", "\\ge", "\\ne"})
 RELATIONS = EQUALITIES | INEQUALITIES | {"\\in"}
 
@@ -71,12 +71,19 @@ def _reduced(tokens: list[Token]) -> list[Token]:
         elif token.text == "_" and kept and index + 1 < len(tokens):
             group = tokens[index + 1].text == "{"
             index = closing(tokens, index + 1) + 1 if group else index + 2
+        elif token.text == "^" and kept and _takes_arguments(kept[-1]) and _inverse(tokens, index):
+            index += 5
         elif token.text == "(" and kept and _takes_arguments(kept[-1]):
             index = closing(tokens, index) + 1
         else:
             kept.append(token)
             index += 1
     return kept
+
+
+def _inverse(tokens: list[Token], index: int) -> bool:
+    """Whether the exponent of an inverse function, before its argument, stands at an index."""
+    return [t.text for t in tokens[index : index + 6]] == ["^", "{", "-", "1", "}", "("]
 
 
 def _takes_arguments(token: Token) -> bool:

@@ -6,10 +6,16 @@ from __future__ import annotations
 import re
 
 from rlrun.env.answers import regions
-from rlrun.env.answers.shapes import Answer, Listing, Order, Text
+from rlrun.env.answers.nodes import number
+from rlrun.env.answers.shapes import Answer, Listing, Order, Scalar, Text
+from rlrun.env.answers.units import POWERS_OF_TEN
 
 _MARKUP = re.compile(r"\\[a-zA-Z]+\*?|[{}$\\]")
 _PUNCTUATION = re.compile(r"(?<!\d)[.,;:!?'\"()*_]+|[.,;:!?'\"()*_]+(?!\d)")
+_NUMERALS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+).split()
 _NO_SOLUTION: Answer = Listing(Order.SET, ())
 _PHRASES: dict[str, Answer] = {
     **dict.fromkeys(
@@ -31,6 +37,13 @@ _PHRASES: dict[str, Answer] = {
         regions.REALS,
     ),
     "dne": Text("does not exist"),
+    **{name: Scalar(number(value)) for value, name in enumerate(_NUMERALS)},
+    **{
+        f"{name} {unit}": Scalar(number(value * 10**power))
+        for value, name in enumerate(_NUMERALS)
+        for unit, power in POWERS_OF_TEN.items()
+        if power > 1
+    },
 }
 
 
