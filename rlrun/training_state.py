@@ -83,15 +83,16 @@ def each_tensor(path: Path) -> Iterator[tuple[str, Tensor]]:
         raise storage_error(path, "read", error) from error
 
 
-def tensor_names(path: Path) -> list[str]:
-    """Names of the tensors of a safetensors file.
+def tensor_shapes(path: Path) -> dict[str, torch.Size]:
+    """Shapes of the tensors of a safetensors file, by name; the tensors are not read.
 
     Raises:
         StorageError: As ``each_tensor``.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            return list(file.keys())
+            names = file.keys()
+            return {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
     except SafetensorError as error:
         raise StorageError(str(path), f"is no safetensors file: {error}") from error
     except OSError as error:
