@@ -60,11 +60,8 @@ def first_gradient(learner: Learner, samples: list[Sample]) -> torch.Tensor:
 def flaws_of_one_rank(learner: Learner, samples: list[Sample], folder: Path) -> list[str]:
     """What every rank says of a gradient, and of a weight, that is broken on the last one only."""
     learner.update([samples], step=1)
-    name, parameter = "model.layers.0.mlp.up_proj.weight", None
-    for other, parameter in learner.model.named_parameters():
-        if other == name:
-            break
-    assert parameter is not None and parameter.grad is not None
+    parameter = learner.model.get_parameter("model.layers.0.mlp.up_proj.weight")
+    assert parameter.grad is not None
     said = []
     for tensor, check in (
         (parameter.grad, lambda: learner._clip_gradients(2, 0.5)),
