@@ -11,6 +11,7 @@ import json
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,24 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         raise StorageError(str(path), f"cannot write: {error}", remedy) from error
     except OSError as error:
         raise storage_error(path, "write", error) from error
+
+
+@contextmanager
+def library_writes(folder: Path) -> Iterator[None]:
+    """Turns what transformers' libraries raise when a disk refuses into a StorageError.
+
+    An OSError is left to the caller. The package tokenizers raises a bare Exception.
+
+    Raises:
+        StorageError: They could not write to the folder.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, SafetensorError) and type(error) is not Exception:
+            raise
+        remedy = "Free disk space, or choose another folder"
+        raise StorageError(str(folder), f"cannot write: {error}", remedy) from error
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
