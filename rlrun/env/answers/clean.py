@@ -63,7 +63,7 @@ _NON_ASCII = re.compile(r"[^\x00-\x7f]")
 _DELIMITERS = re.compile(r"(?<!\\)\\[\[\]()]|(?<!\\)\$")
 _SIZES = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|"
-    r"mathstrut|strut|hfill|noindent|centering|Large|large|LARGE|huge|small|normalsize|bf|rm|it|"
+    r"mathstrut|strut|hfill|noindent|centering|Large|large|LARGE|huge|Huge|small|tiny|scriptsize|footnotesize|normalsize|bf|rm|it|"
     r"sf|tt|bfseries)(?![a-zA-Z])\s?"
 )
 _NULL_DELIMITER = re.compile(r"\\(?:left|right)\s*\.")
@@ -107,8 +107,9 @@ _BARE = {"lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "colon": ":
 _BARE |= dict.fromkeys(("vert", "lvert", "rvert", "mid"), "|")
 _BARE |= dict.fromkeys(("degree", "textdegree"), "^\\circ ")
 _BARE |= {"lt": "<", "gt": ">", "div": "/", "ast": "*", "cdotp": "\\cdot ", "minus": "-"}
-_COLOUR = re.compile(r"\\(?:color|textcolor)\s*(?:\{[^{}]*\}|[a-z]+)")
+_COLOUR = re.compile(r"\\(?:colorbox|textcolor|color)\s*(?:\{[^{}]*\}|[a-z]+)")
 _PHANTOM = re.compile(r"\\[hv]?phantom\{[^{}]*\}")
+_LABEL = re.compile(r"\\(?:tag\*?|label)\s*\{[^{}]*\}")
 _EMPTY_GROUP = re.compile(r"(?<![\\}\w])\{\s*\}")
 _BRACED_SIGN = re.compile(r"\{\s*([-+])\s*\}")
 _LETTER_DEGREE = re.compile(r"(?<=\d)\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))")
@@ -118,8 +119,8 @@ _ROW_END = re.compile(r"\\\\(?:\s*\[[^\]]*\])?")
 _TIMES_POWER = re.compile(r"(?<=[\d.)}])\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
 _APOSTROPHES = re.compile(r"(?<![\d.'])[1-9]\d{0,2}(?:'\d{3})+(?![\d'])")
 _LEAD = re.compile(
-    r"(?:(?:so|thus|hence|therefore),?\s+)?the\s+(?:(?:final|correct)\s+)?"
-    r"(?:answer|result)\s+is\s*:?\s*(?=\S)",
+    r"(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?"
+    r"(?:answer|result)(?:\s+is)?(?:(?<=is)\s|\s*:)\s*(?=\S)",
     re.IGNORECASE,
 )
 _NEGATIVE = re.compile(r"(?:negative|minus)\s+(?=[\d.(\\])", re.IGNORECASE)
@@ -199,7 +200,7 @@ def clean(text: str) -> str:
         text = _NULL_DELIMITER.sub("", text)
         text = _GROUPED.sub("", text)
         text = _BRACED_COMMA.sub("", text)
-        text = _PHANTOM.sub("", _COLOUR.sub("", text))
+        text = _LABEL.sub("", _PHANTOM.sub("", _COLOUR.sub("", text)))
         text = _SIZES.sub("", text)
         text = _COMMAND.sub(_spell, text)
     if "..." in text:

@@ -12,6 +12,7 @@ from rlrun.env.answers.units import POWERS_OF_TEN
 
 _MARKUP = re.compile(r"\\[a-zA-Z]+\*?|[{}$\\]")
 _PUNCTUATION = re.compile(r"(?<!\d)[.,;:!?'\"()*_]+|[.,;:!?'\"()*_]+(?!\d)")
+_ARTICLE = re.compile(r"^(?:an?|the) (?=\w)")
 _NUMERALS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty"
@@ -48,9 +49,9 @@ _PHRASES: dict[str, Answer] = {
 
 
 def words(text: str) -> str:
-    """Text in lower case without markup and punctuation."""
+    """Text in lower case without markup, punctuation and a leading article."""
     text = _MARKUP.sub(" ", text).lower()
-    return " ".join(_PUNCTUATION.sub(" ", text).split())
+    return _ARTICLE.sub("", " ".join(_PUNCTUATION.sub(" ", text).split()))
 
 
 def text_answer(text: str) -> Answer:
