@@ -13,7 +13,7 @@ from rlrun.env.answers.clean import clean
 from rlrun.env.answers.exact import Undefined, to_fraction
 from rlrun.env.answers.nodes import Constant, Number, Operation, Symbol, Undecided
 from rlrun.env.answers.quantities import Decider, same_quantity
-from rlrun.env.answers.reader import flattened, read, read_gold
+from rlrun.env.answers.reader import MAX_CHARACTERS, flattened, read, read_gold
 from rlrun.env.answers.relations import as_relation
 from rlrun.env.answers.shapes import (
     Answer,
@@ -45,7 +45,8 @@ def same_text(gold: str, answer: str, decider: Decider) -> bool:
     reference, given = read_gold(gold), read(answer)
     if reference is None or given is None:
         return False
-    if not (isinstance(reference, Scalar) and isinstance(given, Scalar)):
+    both_scalar = isinstance(reference, Scalar) and isinstance(given, Scalar)
+    if not both_scalar and max(len(gold), len(answer)) <= MAX_CHARACTERS:
         # Whatever it means, it means the same.
         if flattened(clean(gold)) == flattened(clean(answer)):
             return True
