@@ -113,7 +113,8 @@ def _whole_text(cleaned: str) -> Answer | None:
     if congruence := _CONGRUENCE.fullmatch(flat):
         value = read(congruence.group(1))
         modulus = int(next(group for group in congruence.groups()[1:] if group))
-        return None if value is None or modulus == 0 else Congruence(value, modulus)
+        readable = value is not None and not isinstance(value, Calculus | Unparsed | Text)
+        return Congruence(value, modulus) if value is not None and readable and modulus else None
     if (outward := _OUTWARD.fullmatch(cleaned)) and outward.group(1, 3) != ("[", "]"):
         # ]a, b[ is how an open interval is written where brackets turn outward.
         opening = {"]": "(", "[": "["}[outward.group(1)]
