@@ -95,18 +95,29 @@ class Renderer:
         self.eos_ids: tuple[int, ...] = tuple(eos_ids)
         pad_id = tokenizer.pad_token_id
         self.pad_id: int = self.eos_ids[0] if pad_id is None else pad_id
+        # A model may end a turn with a token that its tokenizer has not marked as special.
         specials = {
             token.content: token_id
             for token_id, token in tokenizer.added_tokens_decoder.items()
-            if token.special and token.content
+            if token.content and (token.special or token_id in self.eos_ids)
         }
         # Longest first, as one special token may contain another.
         self._as_text: dict[str, tuple[int, ...]] = {
-            special: tuple(
-                tokenizer(special, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-            )
+            special: self._characters(special, specials[special])
             for special in sorted(specials, key=len, reverse=True)
         }
+
+    def _characters(self, special: str, token_id: int) -> tuple[int, ...]:
+        """Token ids that spell a special token without being it."""
+
+        def encode(text: str) -> list[int]:
+            ids: list[int] = self.tokenizer(
+                text, add_special_tokens=False, split_special_tokens=True
+            )["input_ids"]
+            return ids
+
+        whole = encode(special)
+        return tuple(encode(special[:1]) + encode(special[1:]) if token_id in whole else whole)
 
     @classmethod
     def load(cls, policy: Policy) -> Renderer:
@@ -182,10 +193,13 @@ class Renderer:
             )
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of token ids, with or without the special tokens."""
+        """Text of token ids, with or without the special tokens and those that end a turn."""
         # As an array, since the elements of a list are looked at one by one.
+        array = np.asarray(ids, np.int64)
+        if skip_special:
+            array = array[~np.isin(array, self.eos_ids)]
         text = self.tokenizer.decode(
-            np.asarray(ids, np.int64),
+            array,
             skip_special_tokens=skip_special,
             clean_up_tokenization_spaces=False,
         )
