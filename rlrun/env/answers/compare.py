@@ -225,8 +225,7 @@ def _same_matrix(gold: Answer, answer: Answer, decider: Decider) -> bool:
         return False
     other = answer if matrix is gold else gold
     if isinstance(other, Listing) and (rows := _rows(other)) is not None:
-        left, right = (matrix, rows) if matrix is gold else (rows, matrix)
-        return _same_matrix(left, right, decider)
+        return _same_matrix(*((matrix, rows) if matrix is gold else (rows, matrix)), decider)
     entries = tuple(cell for row in matrix.rows for cell in row)
     if len(entries) == 1:
         return same(*((entries[0], answer) if matrix is gold else (gold, entries[0])), decider)
