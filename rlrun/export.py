@@ -17,7 +17,7 @@ from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.interfaces import Precision
 from rlrun.learner import lora
 from rlrun.saved_policy import SavedPolicy, policy_of_run
-from rlrun.training_state import load_tensors, save_tensors
+from rlrun.training_state import library_writes, load_tensors, save_tensors
 
 DTYPES = {Precision.FLOAT32.value: torch.float32, Precision.BFLOAT16.value: torch.bfloat16}
 
@@ -113,7 +113,8 @@ def _write_model(policy: SavedPolicy, folder: Path, dtype: torch.dtype) -> str:
     if adapter is not None:
         adapter.merge()
     nn.Module.to(model, dtype=dtype)  # The model's own is annotated in a way that mypy misreads.
-    model.save_pretrained(folder)
+    with library_writes(folder):
+        model.save_pretrained(folder)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return f"{type(model).__name__} of {parameters:,} parameters"
 

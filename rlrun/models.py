@@ -181,6 +181,37 @@ def eos_token_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[i
     return tuple(dict.fromkeys(found))
 
 
+def vocabulary_size(policy: Policy) -> int | None:
+    """Rows of the model's embedding, as its config.json has it; None if that says nothing.
+
+    Raises:
+        DataError: There is no such model, or its configuration cannot be read.
+    """
+    path = _resolve(policy.model, "policy.model", weights=False) / "config.json"
+    settings = _read_json(path) if path.is_file() else {}
+    text = settings.get("text_config")
+    size = (text if isinstance(text, dict) else settings).get("vocab_size")
+    return size if type(size) is int else None
+
+
+def check_vocabulary(policy: Policy, tokenizer: PreTrainedTokenizerBase, size: int) -> None:
+    """Makes sure that a tokenizer belongs to a model with that many token ids.
+
+    Tokens that were added to it may lie beyond, as that of images in a model without any.
+
+    Raises:
+        DataError: It does not.
+    """
+    if tokenizer.vocab_size > size:
+        key = "policy.model" if policy.tokenizer is None else "policy.tokenizer"
+        raise DataError(
+            key,
+            f"the tokenizer {policy.tokenizer or policy.model} has {tokenizer.vocab_size} tokens, "
+            f"and policy.model={policy.model} knows {size}",
+            "Set policy.tokenizer=null, or to the tokenizer that the model was trained with",
+        )
+
+
 def _resolve(name: str, key: str, *, weights: bool) -> Path:
     """The folder of a model; without ``weights``, of a hub model the small files suffice."""
     if name in EMBEDDED:

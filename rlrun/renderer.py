@@ -24,7 +24,7 @@ import numpy as np
 from rlrun.config.schema import Policy
 from rlrun.errors import DataError
 from rlrun.messages import map_strings, normalize, strings
-from rlrun.models import eos_token_ids, load_tokenizer
+from rlrun.models import check_vocabulary, eos_token_ids, load_tokenizer, vocabulary_size
 from rlrun.template_limits import bounded_rendering, install
 from rlrun.types import Message
 
@@ -70,9 +70,18 @@ class Renderer:
     """
 
     def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, eos_ids: Sequence[int] | None = None
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        eos_ids: Sequence[int] | None = None,
+        vocabulary: int | None = None,
     ) -> None:
-        """Args: ``eos_ids`` defaults to the tokenizer's one; a model may have several."""
+        """Keeps the tokenizer.
+
+        Args:
+            tokenizer: With a chat template.
+            eos_ids: Of the model, which may have several; None for the tokenizer's one.
+            vocabulary: Token ids that the model knows; None if that is not known.
+        """
         if eos_ids is None:
             eos_ids = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
         if not eos_ids:
@@ -82,28 +91,41 @@ class Renderer:
                 "Set eos_token in its tokenizer_config.json",
             )
         install()
-        self.tokenizer = tokenizer
+        self.tokenizer, self._vocabulary = tokenizer, vocabulary
         self.eos_ids: tuple[int, ...] = tuple(eos_ids)
         pad_id = tokenizer.pad_token_id
         self.pad_id: int = self.eos_ids[0] if pad_id is None else pad_id
+        # A model may end a turn with a token that its tokenizer has not marked as special.
         specials = {
             token.content: token_id
             for token_id, token in tokenizer.added_tokens_decoder.items()
-            if token.special and token.content
+            if token.content and (token.special or token_id in self.eos_ids)
         }
         # Longest first, as one special token may contain another.
         self._as_text: dict[str, tuple[int, ...]] = {
-            special: tuple(
-                tokenizer(special, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-            )
+            special: self._characters(special, specials[special])
             for special in sorted(specials, key=len, reverse=True)
         }
+
+    def _characters(self, special: str, token_id: int) -> tuple[int, ...]:
+        """Token ids that spell a special token without being it."""
+
+        def encode(text: str) -> list[int]:
+            ids: list[int] = self.tokenizer(
+                text, add_special_tokens=False, split_special_tokens=True
+            )["input_ids"]
+            return ids
+
+        whole = encode(special)
+        return tuple(encode(special[:1]) + encode(special[1:]) if token_id in whole else whole)
 
     @classmethod
     def load(cls, policy: Policy) -> Renderer:
         """The renderer of a policy, with every end-of-sequence token that its model names."""
-        tokenizer = load_tokenizer(policy)
-        return cls(tokenizer, eos_token_ids(policy, tokenizer))
+        tokenizer, vocabulary = load_tokenizer(policy), vocabulary_size(policy)
+        if vocabulary is not None:
+            check_vocabulary(policy, tokenizer, vocabulary)
+        return cls(tokenizer, eos_token_ids(policy, tokenizer), vocabulary)
 
     def prompt_ids(
         self, messages: Sequence[Message], view: TemplateView = PLAIN_VIEW
@@ -171,10 +193,13 @@ class Renderer:
             )
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of token ids, with or without the special tokens."""
+        """Text of token ids, with or without the special tokens and those that end a turn."""
         # As an array, since the elements of a list are looked at one by one.
+        array = np.asarray(ids, np.int64)
+        if skip_special:
+            array = array[~np.isin(array, self.eos_ids)]
         text = self.tokenizer.decode(
-            np.asarray(ids, np.int64),
+            array,
             skip_special_tokens=skip_special,
             clean_up_tokenization_spaces=False,
         )
@@ -281,12 +306,18 @@ class Renderer:
 
     def _encode(self, text: str, stand_ins: Mapping[str, str]) -> list[int]:
         """Token ids of rendered text; its special tokens are the template's own."""
-        if not stand_ins:
-            return self._tokenize(text)
+        parts = re.split(f"([{''.join(stand_ins)}])", text) if stand_ins else [text]
         ids: list[int] = []
-        for part in re.split(f"([{''.join(stand_ins)}])", text):
+        for part in parts:
             ids.extend(
                 self._as_text[stand_ins[part]] if part in stand_ins else self._tokenize(part)
+            )
+        if self._vocabulary is not None and ids and max(ids) >= self._vocabulary:
+            raise DataError(
+                "policy.tokenizer",
+                f"{self.decode([max(ids)], skip_special=False)!r} is token {max(ids)}, and the "
+                f"model knows {self._vocabulary}",
+                "Take the tokenizer and chat template that the model was trained with",
             )
         return ids
 

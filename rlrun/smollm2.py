@@ -67,6 +67,8 @@ def convert(folder: Path) -> None:
         DataError: A package is missing, or the folder exists.
         StorageError: The folder cannot be written.
     """
+    from rlrun.training_state import library_writes
+
     if folder.exists():
         raise DataError(str(folder), "exists already", "Remove it to convert once more")
     path = gguf_file()
@@ -80,8 +82,9 @@ def convert(folder: Path) -> None:
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        model.save_pretrained(partial)
-        tokenizer.save_pretrained(partial)
+        with library_writes(partial):
+            model.save_pretrained(partial)
+            tokenizer.save_pretrained(partial)
         rename_durably(partial, folder)
     except OSError as error:
         raise storage_error(folder, "write", error) from error

@@ -11,6 +11,7 @@ import json
 import logging
 import random
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,24 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
         raise storage_error(path, "write", error) from error
 
 
+@contextmanager
+def library_writes(folder: Path) -> Iterator[None]:
+    """Turns what transformers' libraries raise when a disk refuses into a StorageError.
+
+    An OSError is left to the caller. The package tokenizers raises a bare Exception.
+
+    Raises:
+        StorageError: They could not write to the folder.
+    """
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, SafetensorError) and type(error) is not Exception:
+            raise
+        remedy = "Free disk space, or choose another folder"
+        raise StorageError(str(folder), f"cannot write: {error}", remedy) from error
+
+
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file, on the CPU.
 
@@ -83,15 +102,16 @@ def each_tensor(path: Path) -> Iterator[tuple[str, Tensor]]:
         raise storage_error(path, "read", error) from error
 
 
-def tensor_names(path: Path) -> list[str]:
-    """Names of the tensors of a safetensors file.
+def tensor_shapes(path: Path) -> dict[str, torch.Size]:
+    """Shapes of the tensors of a safetensors file, by name; the tensors are not read.
 
     Raises:
         StorageError: As ``each_tensor``.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            return list(file.keys())
+            names = file.keys()
+            return {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
     except SafetensorError as error:
         raise StorageError(str(path), f"is no safetensors file: {error}") from error
     except OSError as error:

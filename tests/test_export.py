@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -176,6 +177,17 @@ def test_an_error_on_the_way_leaves_nothing(
     monkeypatch.setattr("rlrun.export.fsync_file", full)
     with pytest.raises(StorageError, match="No space left"):
         write(small_run, tmp_path / "deep/model")
+    assert names(tmp_path / "deep") == []
+
+
+def test_a_full_disk_is_a_storage_error(small_run: Path, tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(StorageError, match="File too large"):
+            write(small_run, tmp_path / "deep/model")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert names(tmp_path / "deep") == []
 
 

@@ -17,6 +17,7 @@ from huggingface_hub import constants
 from rlrun.config.schema import Policy
 from rlrun.errors import DataError
 from rlrun.models import SMOLLM2_FOLDER, eos_token_ids, load_tokenizer, resolve_model
+from rlrun.renderer import Renderer
 from tests.factories import config
 
 
@@ -138,6 +139,13 @@ def test_a_tokenizer_may_come_from_elsewhere(folder: Path, tmp_path: Path) -> No
     with pytest.raises(DataError, match="there is no tokenizer in"):
         load_tokenizer(policy(str(folder)))
     assert len(load_tokenizer(policy(str(folder), tokenizer=str(elsewhere)))) == 280
+
+
+def test_a_tokenizer_of_a_larger_model_is_refused(folder: Path) -> None:
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"vocab_size": 100}))
+    with pytest.raises(DataError, match=r"the tokenizer rlrun:tiny has \d+ tokens.* knows 100"):
+        Renderer.load(policy(str(folder), tokenizer="rlrun:tiny"))
 
 
 def test_a_damaged_tokenizer_is_named(folder: Path) -> None:

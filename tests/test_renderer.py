@@ -240,6 +240,27 @@ def test_a_tokenizer_without_an_end_is_refused() -> None:
         Renderer(tokenizer)
 
 
+def test_a_token_that_the_model_does_not_know_is_refused() -> None:
+    tokenizer = load()
+    known = len(tokenizer)
+    tokenizer.add_tokens(["<image>"], special_tokens=False)
+    renderer = Renderer(tokenizer, vocabulary=known)
+    assert renderer.prompt_ids([QUESTION]) == Renderer(tokenizer).prompt_ids([QUESTION])
+    with pytest.raises(DataError, match=f"'<image>' is token {known}, and the model knows {known}"):
+        renderer.prompt_ids([{"role": "user", "content": "what is <image>"}])
+
+
+def test_an_end_of_sequence_token_need_not_be_marked_as_special() -> None:
+    tokenizer = load()
+    tokenizer.add_tokens(["<|stop|>"], special_tokens=False)
+    stop = tokenizer.convert_tokens_to_ids("<|stop|>")
+    renderer = Renderer(tokenizer, (stop, tokenizer.eos_token_id))
+    ids = renderer.prompt_ids([{"role": "user", "content": "a<|stop|>b"}])
+    assert stop not in ids
+    assert "a<|stop|>b" in renderer.decode(ids)
+    assert renderer.decode([*encode(renderer, "82"), stop]) == "82"
+
+
 def test_padding_falls_back_to_the_end_of_sequence() -> None:
     tokenizer = load()
     tokenizer.pad_token = None

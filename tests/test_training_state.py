@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import random
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,10 @@ import torch
 from torch import nn
 
 from rlrun.errors import StorageError
+from rlrun.models import load_tokenizer
 from rlrun.training_state import (
     flatten_optimizer_state,
+    library_writes,
     load_json,
     load_tensors,
     restore_rng_state,
@@ -23,6 +26,7 @@ from rlrun.training_state import (
     save_tensors,
     unflatten_optimizer_state,
 )
+from tests.factories import config
 
 
 def test_tensors_of_any_type_and_layout_come_back_bit_for_bit(tmp_path: Path) -> None:
@@ -174,3 +178,15 @@ def test_states_of_gpus_that_are_not_there_are_dropped_with_a_notice(
         assert draw({}) == expected
         assert restored == kept
         assert (f"2 GPUs, this process sees {count}" in caplog.text) == (count != 2)
+
+
+def test_what_a_tokenizer_raises_on_a_full_disk_is_a_storage_error(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(config().policy)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(StorageError, match="cannot write: File too large"):
+            with library_writes(tmp_path):
+                tokenizer.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

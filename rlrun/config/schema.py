@@ -61,12 +61,23 @@ class Schedule(Checked):
     final_factor: float = setting(ge=0, le=1)
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
-        """A decay needs an end."""
+        """A decay needs an end, and begins where the warm-up ends."""
         if self.decay is not Decay.CONSTANT and self.decay_steps is None:
             yield (
                 ("decay", "decay_steps"),
                 f"decay={self.decay.value} with decay_steps=null",
                 "Set decay_steps to the step at which the decay ends",
+            )
+        elif (
+            self.decay is not Decay.CONSTANT
+            and self.decay_steps is not None
+            and self.decay_steps <= self.warmup_steps
+        ):
+            yield (
+                ("decay_steps", "warmup_steps"),
+                f"decay_steps={self.decay_steps} is not above warmup_steps={self.warmup_steps}, so "
+                "the learning rate would drop at once",
+                "Set decay_steps to the step at which the decay ends, counted from the first",
             )
 
 
@@ -110,7 +121,7 @@ class Fsdp:
 
 
 @dataclass(kw_only=True, slots=True)
-class Policy:
+class Policy(Checked):
     """The model that is trained and how its updates are computed."""
 
     model: str
@@ -131,6 +142,14 @@ class Policy:
     scheduler: Schedule
     fsdp: Fsdp
     lora: Lora
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """An empty text names nothing: a variable of the environment may be set and empty."""
+        if not self.model.strip():
+            yield ("model",), "model is empty", "Give FOLDER_OR_NAME"
+        for name, text in (("tokenizer", self.tokenizer), ("chat_template", self.chat_template)):
+            if text is not None and not text.strip():
+                yield (name,), f"{name} is empty", f"Write {name}=null for the model's own"
 
 
 class SourceKind(StrEnum):

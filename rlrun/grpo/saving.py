@@ -23,6 +23,7 @@ from rlrun.prompts import PromptStream
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.scheduler.machine import Scheduler
 from rlrun.training_state import (
+    library_writes,
     load_json,
     load_tensors,
     restore_rng_state,
@@ -103,7 +104,8 @@ class Saver:
         return pending.finish
 
     def _write_rest(self, folder: Path) -> None:
-        self.tokenizer.save_pretrained(folder / "policy")
+        with library_writes(folder):
+            self.tokenizer.save_pretrained(folder / "policy")
         tensors, values = rng_state({})
         save_tensors(folder / "rng.safetensors", tensors)
         state = {

@@ -320,8 +320,9 @@ class Trainer:
 
     def _learns(self, batch: Batch) -> bool:
         """A batch without signal must not be stepped: momentum would move the weights."""
-        with_kl = self.parts.config.loss.reference_policy_kl_penalty > 0
-        return bool(batch.trained) and (batch.has_signal or with_kl)
+        loss = self.parts.config.loss
+        everyone_moves = loss.reference_policy_kl_penalty > 0 or not loss.needs_advantage
+        return bool(batch.trained) and (batch.has_signal or everyone_moves)
 
     @property
     def _completes(self) -> bool:

@@ -22,7 +22,7 @@ from rlrun.training_state import (
     each_tensor,
     flatten_optimizer_state,
     save_tensors,
-    tensor_names,
+    tensor_shapes,
     unflatten_optimizer_state,
 )
 
@@ -73,12 +73,16 @@ class LearnerFiles:
             TrainingError: A weight is not finite, on any rank.
         """
         weights = self._saved_weights()
-        bad = [name for name, value in weights.items() if not is_finite(value)]
-        found = torch.tensor(len(bad), device=self.model.device)
-        if self.ranks.sum({"weights": found})["weights"] > 0:
+        flaws = {
+            name: torch.tensor(not is_finite(value), device=self.model.device)
+            for name, value in weights.items()
+        }
+        broken = self.ranks.sum(flaws)
+        bad = [name for name in flaws if broken[name] > 0]
+        if bad:
             raise TrainingError(
                 "checkpoint",
-                f"{bad[0] if bad else 'a weight'} is not finite, so nothing is saved",
+                f"{bad[0]} is not finite, so nothing is saved",
                 "Lower policy.optimizer.lr, or go on from an earlier checkpoint",
             )
 
@@ -146,7 +150,8 @@ class LearnerFiles:
 
     def _load_weights(self, folder: Path) -> None:
         files = sorted(folder.glob("*.safetensors"))
-        weights = {name for path in files for name in tensor_names(path)}
+        shapes = {name: shape for path in files for name, shape in tensor_shapes(path).items()}
+        weights = shapes.keys()
         parameters = dict(self.model.named_parameters())
         targets = parameters | dict(self.model.named_buffers())
         missing = parameters.keys() - weights
@@ -165,5 +170,13 @@ class LearnerFiles:
                 f"(missing {sorted(missing)[:3]}, unexpected {sorted(unexpected)[:3]})",
                 "Resume with the model that the run was started with",
             )
+        for name, shape in shapes.items():
+            if shape != targets[name].shape:
+                raise StorageError(
+                    str(folder),
+                    f"{name} has shape {list(shape)}, that of policy.model={self.policy.model} "
+                    f"{list(targets[name].shape)}",
+                    "Resume with the model that the run was started with",
+                )
         for path in files:
             load_full(targets, each_tensor(path))

@@ -204,19 +204,24 @@ class Learner:
         for minibatch in minibatches:
             trained = [sample for sample in minibatch if sample.masked is None]
             # Without a gradient, momentum and weight decay alone would move the weights.
-            signal = self.reference is not None or any(s.has_advantage for s in trained)
+            signal = self._everyone_moves or any(s.has_advantage for s in trained)
             if trained and signal:
                 results.append(self._optimizer_step(trained, step, unchanged=not results))
         names = results[0].keys() if results else ()
         means = {name: float(np.mean([result[name] for result in results])) for name in names}
         return means | {"train/lr": lr}
 
+    @property
+    def _everyone_moves(self) -> bool:
+        """Whether samples without an advantage have a gradient, too."""
+        return self.reference is not None or not self.loss.needs_advantage
+
     def _optimizer_step(
         self, samples: Sequence[Sample], step: int, *, unchanged: bool
     ) -> dict[str, float]:
         """Steps once. ``unchanged``: the weights are still those of the samples' prev_logprobs."""
         self.optimizer.zero_grad(set_to_none=True)
-        everyone = self.reference is not None or not self.loss.needs_advantage
+        everyone = self._everyone_moves
         still = [s for s in samples if not s.has_advantage and not everyone]
         moving = [s for s in samples if s.has_advantage or everyone]
         shares = self._still_shares(still, samples, unchanged)
@@ -314,12 +319,18 @@ class Learner:
                 torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
             return value
         # Before any clipping, which would spread a NaN to every gradient.
-        bad = [
-            name
+        flaws = {
+            name: torch.tensor(
+                parameter.grad is not None and not is_finite(parameter.grad), device=self.device
+            )
             for name, parameter in self.model.named_parameters()
-            if parameter.grad is not None and not is_finite(parameter.grad)
-        ]
-        named = f"the gradient of {bad[0]} (and {len(bad) - 1} more)" if bad else "the loss"
+        }
+        # Of a sharded tensor one rank may have the only part that is broken.
+        broken = self.ranks.sum(flaws)
+        bad = [name for name in flaws if broken[name] > 0]
+        named = "the loss" if not np.isfinite(loss) else "the gradient norm"
+        if bad:
+            named = f"the gradient of {bad[0]} (and {len(bad) - 1} more)"
         raise TrainingError(
             f"step {step}",
             f"{named} is not finite (loss {loss}, gradient norm {value})",

@@ -77,13 +77,18 @@ class RewardPenalties(Checked):
 
 
 @dataclass(kw_only=True, slots=True)
-class Effort:
+class Effort(Checked):
     """Rewards short responses where the prompt asks for little effort."""
 
     low_string: str | None
     low_weight: float = setting(ge=0)
     low_penalty: float = setting(ge=0)
     low_tokens: int = setting(ge=1)
+
+    def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
+        """An empty text would be in every prompt."""
+        if self.low_string is not None and not self.low_string.strip():
+            yield ("low_string",), "low_string is empty", "Give a text, or low_string=null"
 
 
 @dataclass(kw_only=True, slots=True)

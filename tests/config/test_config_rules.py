@@ -240,6 +240,17 @@ def test_what_a_rule_allows_is_accepted(flags: tuple[str, ...]) -> None:
             "grpo.reward_scaling.source_min",
         ),
         (("advantage.baseline=none",), "advantage.baseline"),
+        (
+            (
+                "policy.scheduler.decay=linear",
+                "policy.scheduler.decay_steps=10",
+                "policy.scheduler.warmup_steps=10",
+            ),
+            "policy.scheduler.decay_steps",
+        ),
+        (("policy.tokenizer=''",), "policy.tokenizer"),
+        (("policy.chat_template=' '",), "policy.chat_template"),
+        (("grpo.effort.low_string=''",), "grpo.effort.low_string"),
     ],
 )
 def test_problems_of_nested_settings_name_keys_from_the_root(

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from rlrun.env.answers.compare import same_text
+from rlrun.env.answers.exact import ExactDecider
+from rlrun.env.answers.extract import gold_answer
+from rlrun.env.answers.nodes import Undecided
 from rlrun.env.verifier import Verifier, unreadable_gold
 
 CASES = [
@@ -56,3 +61,15 @@ def test_equality_does_not_depend_on_which_side_is_the_reference(verifier, tag):
         if turned.correct != case["correct"]:
             one_sided.append((case, turned))
     assert one_sided == []
+
+
+@pytest.mark.parametrize("setting", ["{}", " ${}$. ", "\\displaystyle {}", "**{}**"])
+def test_the_reference_itself_is_right_however_it_is_set(setting):
+    wrong = []
+    golds = {gold_answer(case["gold"]) for case in CASES}
+    for gold in golds - {"0^0", "\\frac{1}{0}"}:  # which have no value
+        answer = setting.replace("{}", gold)
+        with suppress(Undecided):
+            if not same_text(gold, answer, ExactDecider()):
+                wrong.append(answer)
+    assert wrong == []

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from rlrun.batch import Floats, Masked, Sample
-from rlrun.errors import TrainingError
+from rlrun.errors import StorageError, TrainingError
 from rlrun.learner.learner import Learner
+from rlrun.training_state import load_tensors, save_tensors
 
 MakeLearner = Callable[..., Learner]
 
@@ -234,6 +235,31 @@ def test_a_minibatch_without_signal_is_not_stepped(
     dead = [replace(s, advantage=0.0) for s in samples]
     assert learner.update([dead[:6], dead[6:]], step=2).keys() == {"train/lr"}
     assert all(torch.equal(before[name], p) for name, p in parameters(learner).items())
+
+
+def test_a_loss_that_needs_no_advantage_is_stepped_without_any(
+    make_learner: MakeLearner, samples: list[Sample], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = make_learner("policy.optimizer.weight_decay=0.1")
+    before = parameters(learner)
+    monkeypatch.setattr(type(learner.loss), "needs_advantage", False)
+    assert "train/loss" in learner.update([[replace(s, advantage=0.0) for s in samples]], step=1)
+    # Weight decay alone, as this loss is 0 without an advantage.
+    assert any(not torch.equal(before[name], p) for name, p in parameters(learner).items())
+
+
+def test_a_checkpoint_of_another_size_is_refused(
+    make_learner: MakeLearner, samples: list[Sample], tmp_path: Path
+) -> None:
+    learner = make_learner()
+    learner.save(tmp_path)
+    path = tmp_path / "policy" / "model.safetensors"
+    weights = load_tensors(path)
+    name = next(name for name, value in weights.items() if value.dim() == 1)
+    # One number would be spread over the whole parameter.
+    save_tensors(path, weights | {name: weights[name][:1]})
+    with pytest.raises(StorageError, match=rf"{name} has shape \[1\]"):
+        make_learner().load(tmp_path)
 
 
 def mixed(samples: list[Sample]) -> list[Sample]:

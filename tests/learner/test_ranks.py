@@ -16,6 +16,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from rlrun.batch import Sample
+from rlrun.errors import TrainingError
 from rlrun.learner.learner import Learner
 from rlrun.learner.sharding import Ranks, full_tensors
 from rlrun.training_state import load_tensors, save_tensors
@@ -56,6 +57,25 @@ def first_gradient(learner: Learner, samples: list[Sample]) -> torch.Tensor:
     return torch.cat([g.flatten() for g in dict(full_tensors(named)).values()])
 
 
+def flaws_of_one_rank(learner: Learner, samples: list[Sample], folder: Path) -> list[str]:
+    """What every rank says of a gradient, and of a weight, that is broken on the last one only."""
+    learner.update([samples], step=1)
+    parameter = learner.model.get_parameter("model.layers.0.mlp.up_proj.weight")
+    assert parameter.grad is not None
+    said = []
+    for tensor, check in (
+        (parameter.grad, lambda: learner._clip_gradients(2, 0.5)),
+        (parameter.data, lambda: learner.save(folder)),
+    ):
+        local = tensor.to_local()
+        if learner.ranks.rank == WORLD - 1:
+            local.view(-1)[-1] = torch.nan
+        with pytest.raises(TrainingError) as caught:
+            check()
+        said.append(caught.value.what)
+    return said
+
+
 def rank_main(rank: int, folder: str) -> None:
     """One rank: trains, saves, restores, and leaves what the test compares."""
     sys.path.insert(0, str(Path(__file__).parent.parent.parent))
@@ -76,7 +96,9 @@ def rank_main(rank: int, folder: str) -> None:
         restored.logprobs(samples)  # a pass without backward must not disturb what is loaded
         restored.load(root / "saved")
         restored.save(root / "again")
+        broken = flaws_of_one_rank(new_learner(*UNMOVED, ranks=ranks), samples, root / "none")
         if rank == 0:
+            (root / "broken.json").write_text(json.dumps(broken))
             save_tensors(root / "gradient.safetensors", {"gradient": gradient, "half": half})
             save_tensors(
                 root / "logprobs.safetensors",
@@ -134,6 +156,14 @@ def test_metrics_and_the_clipped_norm_are_those_of_one_rank(
     assert found.keys() == one_rank[2].keys()
     for name, value in one_rank[2].items():
         assert found[name] == pytest.approx(value, rel=1e-4, abs=1e-6), name
+
+
+def test_what_is_not_finite_on_another_rank_is_named_by_all(two_ranks: Path) -> None:
+    gradient, weight = json.loads((two_ranks / "broken.json").read_text())
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert gradient.startswith(f"the gradient of {name} (and 0 more) is not finite")
+    assert weight == f"{name} is not finite, so nothing is saved"
+    assert not (two_ranks / "none").exists()
 
 
 def test_what_two_ranks_save_one_rank_restores(

@@ -27,6 +27,7 @@ _UNICODE = {
     "≥": " \\ge ",
     "⩾": " \\ge ",
     "≠": " \\ne ",
+    "≡": " \\equiv ",
     "≈": " \\approx ",
     "∞": " \\infty ",
     "√": " \\sqrt ",
@@ -51,6 +52,7 @@ _UNICODE = {
     "£": "\\text{£}",
     "¥": "\\text{¥}",
     "₹": "\\text{₹}",
+    "¢": "\\text{¢}",
 }
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
@@ -61,7 +63,7 @@ _NON_ASCII = re.compile(r"[^\x00-\x7f]")
 _DELIMITERS = re.compile(r"(?<!\\)\\[\[\]()]|(?<!\\)\$")
 _SIZES = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|"
-    r"mathstrut|strut|hfill|noindent|centering|Large|large|LARGE|huge|small|normalsize|bf|rm|it|"
+    r"mathstrut|strut|hfill|noindent|centering|Large|large|LARGE|huge|Huge|small|tiny|scriptsize|footnotesize|normalsize|bf|rm|it|"
     r"sf|tt|bfseries)(?![a-zA-Z])\s?"
 )
 _NULL_DELIMITER = re.compile(r"\\(?:left|right)\s*\.")
@@ -105,11 +107,24 @@ _BARE = {"lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "colon": ":
 _BARE |= dict.fromkeys(("vert", "lvert", "rvert", "mid"), "|")
 _BARE |= dict.fromkeys(("degree", "textdegree"), "^\\circ ")
 _BARE |= {"lt": "<", "gt": ">", "div": "/", "ast": "*", "cdotp": "\\cdot ", "minus": "-"}
-_COLOUR = re.compile(r"\\(?:color|textcolor)\s*(?:\{[^{}]*\}|[a-z]+)")
+_COLOUR = re.compile(r"\\(?:colorbox|textcolor|color)\s*(?:\{[^{}]*\}|[a-z]+)")
 _PHANTOM = re.compile(r"\\[hv]?phantom\{[^{}]*\}")
+_LABEL = re.compile(r"\\(?:tag\*?|label)\s*\{[^{}]*\}")
 _EMPTY_GROUP = re.compile(r"(?<![\\}\w])\{\s*\}")
 _BRACED_SIGN = re.compile(r"\{\s*([-+])\s*\}")
 _LETTER_DEGREE = re.compile(r"(?<=\d)\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))")
+_DISPLAY = r"(?:aligned|align|alignedat|gathered|gather|split|equation|cases)\*?"
+_DISPLAYED = re.compile(rf"\\begin\{{({_DISPLAY})\}}(.*)\\end\{{\1\}}", re.DOTALL)
+_ROW_END = re.compile(r"\\\\(?:\s*\[[^\]]*\])?")
+_TIMES_POWER = re.compile(r"(?<=[\d.)}])\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
+_APOSTROPHES = re.compile(r"(?<![\d.'])[1-9]\d{0,2}(?:'\d{3})+(?![\d'])")
+_LEAD = re.compile(
+    r"(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?"
+    r"(?:answer|result)(?:\s+is)?(?:(?<=is)\s|\s*:)\s*(?=\S)",
+    re.IGNORECASE,
+)
+_NEGATIVE = re.compile(r"(?:negative|minus)\s+(?=[\d.(\\])", re.IGNORECASE)
+_LEADING_TEXT = re.compile(r"\\(?:text|textrm|mathrm|mbox|textbf)\s*\{([^{}\\$]*)\}")
 _DECORATION = "*_`\"' \t\r\n"
 
 
@@ -152,15 +167,40 @@ def _strip_decoration(text: str) -> str:
     return text
 
 
+def _displayed(text: str) -> str:
+    """The lines of a display environment as a list; those of a definition by cases stay."""
+    display = _DISPLAYED.fullmatch(text.strip().strip("$").strip())
+    if display is None or (display.group(1) == "cases" and "&" in display.group(2)):
+        return text
+    joined = ""
+    for row in _ROW_END.split(display.group(2)):
+        line = row.replace("&", " ").strip(" \t\r\n,")
+        # A line that begins with its sign goes on with the one before.
+        joined += (" " if not joined or line.startswith("=") else ", ") + line if line else ""
+    return joined
+
+
+def _in_signs(text: str) -> str:
+    """Without words before the value: "the answer is", "negative" for the sign."""
+    plain = text
+    if opening := _LEADING_TEXT.match(text):
+        plain = opening.group(1) + " " + text[opening.end() :]
+    if lead := _LEAD.match(plain):
+        text = plain = plain[lead.end() :]
+    return "-" + plain[sign.end() :] if (sign := _NEGATIVE.match(plain)) else text
+
+
 def clean(text: str) -> str:
     """The answer text in one spelling; empty if nothing is left."""
     if not text.isascii():
         text = _to_ascii(text)
+    if "\\begin" in text:
+        text = _displayed(text)
     if "\\" in text:
         text = _NULL_DELIMITER.sub("", text)
         text = _GROUPED.sub("", text)
         text = _BRACED_COMMA.sub("", text)
-        text = _PHANTOM.sub("", _COLOUR.sub("", text))
+        text = _LABEL.sub("", _PHANTOM.sub("", _COLOUR.sub("", text)))
         text = _SIZES.sub("", text)
         text = _COMMAND.sub(_spell, text)
     if "..." in text:
@@ -172,4 +212,6 @@ def clean(text: str) -> str:
     text = _BRACED_SIGN.sub(r"\1", text)
     text = _LETTER_DEGREE.sub(r"^\\circ ", text)
     text = _SPACES.sub(" ", text)
-    return " ".join(_strip_decoration(text).split())
+    text = _TIMES_POWER.sub(r" \\times ", text)
+    text = _APOSTROPHES.sub(lambda match: match.group().replace("'", ""), text)
+    return " ".join(_strip_decoration(_in_signs(text.strip())).split())

@@ -7,16 +7,19 @@ Arithmetic is the decider's: ``exact.ExactDecider`` in the calling process, whic
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from rlrun.env.answers.clean import clean
 from rlrun.env.answers.exact import Undefined, to_fraction
-from rlrun.env.answers.nodes import Constant, Operation, Symbol, Undecided
+from rlrun.env.answers.nodes import Constant, Number, Operation, Symbol, Undecided
 from rlrun.env.answers.quantities import Decider, same_quantity
-from rlrun.env.answers.reader import read, read_gold
+from rlrun.env.answers.reader import MAX_CHARACTERS, flattened, read, read_gold
 from rlrun.env.answers.relations import as_relation
 from rlrun.env.answers.shapes import (
     Answer,
     Calculus,
     Colons,
+    Congruence,
     Listing,
     Matrix,
     Named,
@@ -42,6 +45,11 @@ def same_text(gold: str, answer: str, decider: Decider) -> bool:
     reference, given = read_gold(gold), read(answer)
     if reference is None or given is None:
         return False
+    both_scalar = isinstance(reference, Scalar) and isinstance(given, Scalar)
+    if not both_scalar and max(len(gold), len(answer)) <= MAX_CHARACTERS:
+        # Whatever it means, it means the same.
+        if flattened(clean(gold)) == flattened(clean(answer)):
+            return True
     if isinstance(reference, Calculus) or isinstance(given, Calculus):
         if any(isinstance(a, Text | Unparsed | Option | Colons) for a in (reference, given)):
             return False
@@ -57,6 +65,8 @@ def same(gold: Answer, answer: Answer, decider: Decider) -> bool:
     """
     if isinstance(gold, Scalar) and isinstance(answer, Scalar):
         return same_quantity(gold, answer, decider)
+    if isinstance(gold, Congruence) or isinstance(answer, Congruence):
+        return _same_congruence(gold, answer, decider)
     if isinstance(gold, Unparsed) or isinstance(answer, Unparsed):
         return gold == answer
     if isinstance(gold, Option) or isinstance(answer, Option):
@@ -151,6 +161,31 @@ def _same_numeral(gold: Answer, answer: Answer) -> bool:
     return numeral.digits.isdigit() and value == int(numeral.digits)
 
 
+def _same_congruence(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    """By value; up to multiples of the modulus where both state it."""
+    if not isinstance(gold, Congruence):
+        return isinstance(answer, Congruence) and same(gold, answer.value, decider)
+    if not isinstance(answer, Congruence):
+        return same(gold.value, answer, decider)
+    if gold.modulus != answer.modulus:
+        return False
+    left, right = _residue(gold), _residue(answer)
+    if left is not None and right is not None:
+        return left == right
+    return same(gold.value, answer.value, decider)
+
+
+def _residue(congruence: Congruence) -> Fraction | None:
+    """The least value that is meant, if it is a rational number."""
+    value = congruence.value.value if isinstance(congruence.value, Named) else congruence.value
+    if not isinstance(value, Scalar):
+        return None
+    try:
+        return to_fraction(value.node) % congruence.modulus
+    except (Undecided, Undefined):
+        return None
+
+
 def _same_colons(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(gold, Colons) and isinstance(answer, Colons):
         if len(gold.parts) != len(answer.parts) or not _suffixes_agree(gold, answer):
@@ -166,6 +201,8 @@ def _same_colons(gold: Answer, answer: Answer, decider: Decider) -> bool:
     colons, plain = (gold, answer) if isinstance(gold, Colons) else (answer, gold)
     if not isinstance(colons, Colons) or not isinstance(plain, Scalar):
         return False
+    if colons.suffix and all(part == Number(Fraction(0)) for part in colons.parts[1:]):
+        return decider.equal(colons.parts[0], plain.node)
     if colons.clock or colons.suffix or len(colons.parts) != 2:
         return False
     return decider.equal(Operation("div", colons.parts), plain.node)
@@ -186,6 +223,9 @@ def _same_matrix(gold: Answer, answer: Answer, decider: Decider) -> bool:
     matrix, vector = (gold, answer) if isinstance(gold, Matrix) else (answer, gold)
     if not isinstance(matrix, Matrix):
         return False
+    other = answer if matrix is gold else gold
+    if isinstance(other, Listing) and (rows := _rows(other)) is not None:
+        return _same_matrix(*((matrix, rows) if matrix is gold else (rows, matrix)), decider)
     entries = tuple(cell for row in matrix.rows for cell in row)
     if len(entries) == 1:
         return same(*((entries[0], answer) if matrix is gold else (gold, entries[0])), decider)
@@ -195,6 +235,18 @@ def _same_matrix(gold: Answer, answer: Answer, decider: Decider) -> bool:
         return False
     left, right = (entries, vector.items) if matrix is gold else (vector.items, entries)
     return _pairwise(left, right, decider)
+
+
+def _rows(listing: Listing) -> Matrix | None:
+    """A matrix that is written as a list of rows."""
+    rows = [
+        item.items
+        for item in listing.items
+        if isinstance(item, Listing) and item.order is Order.TUPLE and item.brackets == "[]"
+    ]
+    if listing.brackets != "[]" or len(rows) < len(listing.items) or len(set(map(len, rows))) != 1:
+        return None
+    return Matrix(tuple(rows))
 
 
 def _pairwise(gold: tuple[Answer, ...], answer: tuple[Answer, ...], decider: Decider) -> bool:

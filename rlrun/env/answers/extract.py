@@ -33,7 +33,8 @@ _BOX = re.compile(r"\\boxed(?![a-zA-Z])\*?\s*")
 _FBOX = re.compile(r"\\fbox(?![a-zA-Z])\s*")
 _BARE_BOX = re.compile(r"[^\s$,;{}\\]+|\\[a-zA-Z]+(?:\{[^{}]*\})*")
 _PHRASE = re.compile(
-    r"\b(?:answer|result) ?(?:\*\*|__)? ?(?:is|=|:) ?(?:\*\*|__)? ?:?|"
+    r"\b(?:answer|result) ?(?:\*\*|__)? ?(?:is|=|:|(?:should|would|must|will) be) ?(?:\*\*|__)? ?:?"
+    r"(?: ?(?:therefore|thus|hence|then|simply|just|indeed)\b,?)?|"
     r"\bfinal answer ?(?:\*\*|__)? ?\n|####",
     re.IGNORECASE,
 )
@@ -44,6 +45,10 @@ _QUOTED = (
     re.compile(r"\\\[(.+?)\\\]", re.DOTALL),
     re.compile(r"\*\*(.+?)\*\*"),
 )
+_MORE = re.compile(r"\s*(?:[,;]|,?\s*(?:and|or))\s*(?:\$|\\\(|\*\*)")
+"""Behind a quoted answer: another one, which belongs to it."""
+_OPEN_TAG = re.compile(r"<answer>", re.IGNORECASE)
+_CLOSE_TAG = re.compile(r"</answer>", re.IGNORECASE)
 _CLAUSE = re.compile(r",?\s+(?:because|since|as|which|so|when|where|after|for)\b")
 _SENTENCE = re.compile(r"[.!?](?=\s|$)")
 _PROSE = re.compile(r"[A-Za-z]{2,}\W*\s.*\w")
@@ -62,9 +67,10 @@ def find_answer(response: str) -> Found:
         box = _last(pattern, text)
         if box is not None:
             return _boxed(text, box)
-    before, tag, _ = text.rpartition("</answer>")
-    if tag and "<answer>" in before:
-        return _given(before.rpartition("<answer>")[2])
+    close = _last(_CLOSE_TAG, text)
+    opening = None if close is None else _last(_OPEN_TAG, text[: close.start()])
+    if close is not None and opening is not None:
+        return _given(text[opening.end() : close.start()])
     phrase = _last(_PHRASE, text)
     if phrase is not None:
         return _given(_after_phrase(text[phrase.end() :]))
@@ -101,7 +107,8 @@ def _after_phrase(rest: str) -> str:
     line = next((line for line in rest.split("\n", 3)[:3] if line.strip(" *_:$")), "")
     line = line.strip()[:MAX_CHARACTERS]
     for quoted in _QUOTED:
-        if match := quoted.match(line):
+        match = quoted.match(line)
+        if match and not _MORE.match(line, match.end()):
             return match.group(1)
     sentence = _SENTENCE.search(line)
     if sentence:

@@ -153,7 +153,7 @@ class _Lexer:
             self.at += 1
             kind = Kind.COMMAND if double[two].startswith("\\") else Kind.MARK
             self._add(kind, double[two], spaced)
-        elif mark in "€£¥₹":
+        elif mark in "€£¥₹¢":
             self._add(Kind.WORD, mark, spaced)
         elif mark in _OPENING:
             self.brackets += mark != "{"

@@ -11,6 +11,7 @@ from rlrun.env.answers.shapes import Scalar
 from rlrun.env.answers.units import Unit
 
 _PERCENT = Fraction(1, 100)
+_DEGREES, _RADIANS = ((("degree", 1),), (("radian", 1),))
 
 
 class Decider(Protocol):
@@ -38,6 +39,8 @@ def same_quantity(gold: Scalar, answer: Scalar, decider: Decider) -> bool:
         gold = Scalar(*gold.letter)
     left, right = gold.unit, answer.unit
     if left is not None and right is not None:
+        if {left.dimensions, right.dimensions} == {_DEGREES, _RADIANS}:
+            return decider.equal(_in_radians(gold), _in_radians(answer))
         if left.dimensions != right.dimensions:
             return _degrees_of_something(left, right) and decider.equal(gold.node, answer.node)
         if left.factor == right.factor:
@@ -51,8 +54,9 @@ def same_quantity(gold: Scalar, answer: Scalar, decider: Decider) -> bool:
         if quantity.unit.is_only("percent"):
             return decider.equal(_scaled(quantity.node, _PERCENT), plain.node)
         if quantity.unit.is_only("degree") and any_node(plain.node, lambda n: n == Constant("pi")):
-            radians = Operation("mul", (_scaled(quantity.node, Fraction(1, 180)), Constant("pi")))
-            return decider.equal(radians, plain.node)
+            return decider.equal(_in_radians(quantity), plain.node)
+    if left is None and right is None and gold.letter is not None and answer.letter is not None:
+        return same_quantity(Scalar(*gold.letter), Scalar(*answer.letter), decider)
     return False
 
 
@@ -60,6 +64,12 @@ def _degrees_of_something(left: Unit, right: Unit) -> bool:
     """Whether one side has a bare degree sign and the other says of which temperature scale."""
     names = {unit.dimensions[0][0] for unit in (left, right)}
     return "degree" in names and bool(names & {"celsius", "fahrenheit"})
+
+
+def _in_radians(angle: Scalar) -> Node:
+    if angle.unit is None or not angle.unit.is_only("degree"):
+        return angle.node
+    return Operation("mul", (_scaled(angle.node, Fraction(1, 180)), Constant("pi")))
 
 
 def _scaled(node: Node, factor: Fraction) -> Node:

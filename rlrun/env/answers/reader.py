@@ -15,6 +15,7 @@ from rlrun.env.answers.shapes import (
     Answer,
     Calculus,
     Colons,
+    Congruence,
     Matrix,
     Named,
     Numeral,
@@ -38,9 +39,16 @@ _MATRIX = re.compile(
     re.DOTALL,
 )
 _COLONS = re.compile(
-    r"(\d+(?:\.\d+)?)\s*:\s*(\d+(?:\.\d+)?)(?:\s*:\s*(\d+(?:\.\d+)?))?\s*(?:([ap])\.? ?m\.?)?",
+    r"(\d+(?:\.\d+)?)\s*(?::|(?<=\s)to(?=\s))\s*(\d+(?:\.\d+)?)(?:\s*:\s*(\d+(?:\.\d+)?))?"
+    r"\s*(?:([ap])\.? ?m\.?)?",
     re.IGNORECASE,
 )
+_HOUR = re.compile(r"(\d{1,2})\s*([ap])\.? ?m\.?", re.IGNORECASE)
+_CONGRUENCE = re.compile(
+    r"(.+?)\s*(?:\\pmod\s*(?:\{\s*(\d{1,18})\s*\}|(\d{1,18}))|"
+    r"\(\s*\\?b?mod\s*\{?\s*(\d{1,18})\s*\}?\s*\))"
+)
+_OUTWARD = re.compile(r"([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])")
 _BASE = re.compile(
     r"([0-9A-Z]+)\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
     r"|([0-9A-Z]+)(?:\s+|\s*\()base[ -]+(?:(\d{1,2})|([a-z]+))\)?"
@@ -90,13 +98,30 @@ def _read_cleaned(cleaned: str) -> Answer | None:
         return text_answer(cleaned)
 
 
+def flattened(cleaned: str) -> str:
+    """A cleaned text without text commands around its words."""
+    return " ".join(_TEXT_COMMAND.sub(r"\1", cleaned).split())
+
+
 def _whole_text(cleaned: str) -> Answer | None:
     """Notations that are recognised by the look of the whole text, else None."""
     if (matrix := _MATRIX.fullmatch(cleaned)) and matrix.group(3).count("\\begin") == 0:
         rows = _matrix(matrix.group(3))
         name = (matrix.group(1) or "").strip()
         return Named(name, None, rows, True) if name else rows
-    flat = _TEXT_COMMAND.sub(r"\1", cleaned).strip()
+    flat = flattened(cleaned)
+    if congruence := _CONGRUENCE.fullmatch(flat):
+        value = read(congruence.group(1))
+        modulus = int(next(group for group in congruence.groups()[1:] if group))
+        readable = value is not None and not isinstance(value, Calculus | Unparsed | Text)
+        return Congruence(value, modulus) if value is not None and readable and modulus else None
+    if (outward := _OUTWARD.fullmatch(cleaned)) and outward.group(1, 3) != ("[", "]"):
+        # ]a, b[ is how an open interval is written where brackets turn outward.
+        opening = {"]": "(", "[": "["}[outward.group(1)]
+        return read(opening + outward.group(2) + {"[": ")", "]": "]"}[outward.group(3)])
+    if hour := _HOUR.fullmatch(flat):
+        parts = (Number(Fraction(hour.group(1))), Number(Fraction(0)))
+        return Colons(parts, True, f"{hour.group(2)}m".lower())
     if colons := _COLONS.fullmatch(flat):
         return _colons(colons)
     if base := _BASE.fullmatch(flat):
@@ -130,7 +155,7 @@ def _matrix(body: str) -> Matrix:
 
 def _colons(match: re.Match[str]) -> Colons:
     numbers = [group for group in match.groups()[:3] if group is not None]
-    clock = all(re.fullmatch(r"[0-5]\d", group) for group in numbers[1:])
+    clock = ":" in match.group() and all(re.fullmatch(r"[0-5]\d", group) for group in numbers[1:])
     clock = clock and re.fullmatch(r"[01]?\d|2[0-4]", numbers[0]) is not None
     suffix = f"{match.group(4)}m".lower() if match.group(4) else ""
     return Colons(tuple(Number(Fraction(group)) for group in numbers), clock, suffix)

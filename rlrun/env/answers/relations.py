@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 from rlrun.env.answers import regions
 from rlrun.env.answers.exact import Undefined, to_fraction
 from rlrun.env.answers.lexer import Kind, Token, closing
-from rlrun.env.answers.nodes import Node, Operation, Symbol, Undecided, Unreadable, symbols
+from rlrun.env.answers.nodes import (
+    Node,
+    Number,
+    Operation,
+    Symbol,
+    Undecided,
+    Unreadable,
+    symbols,
+)
 from rlrun.env.answers.parser import parse
 from rlrun.env.answers.shapes import Answer, Named, Piece, Region, Relation, Scalar
 
-EQUALITIES = frozenset({"=", "\\approx"})
+EQUALITIES = frozenset({"=", "\\approx", "\\equiv"})
 INEQUALITIES = frozenset({"<", ">", "\\le", "\\ge", "\\ne"})
 RELATIONS = EQUALITIES | INEQUALITIES | {"\\in"}
 
@@ -71,12 +80,19 @@ def _reduced(tokens: list[Token]) -> list[Token]:
         elif token.text == "_" and kept and index + 1 < len(tokens):
             group = tokens[index + 1].text == "{"
             index = closing(tokens, index + 1) + 1 if group else index + 2
+        elif token.text == "^" and kept and _takes_arguments(kept[-1]) and _inverse(tokens, index):
+            index += 5
         elif token.text == "(" and kept and _takes_arguments(kept[-1]):
             index = closing(tokens, index) + 1
         else:
             kept.append(token)
             index += 1
     return kept
+
+
+def _inverse(tokens: list[Token], index: int) -> bool:
+    """Whether the exponent of an inverse function, before its argument, stands at an index."""
+    return [t.text for t in tokens[index : index + 6]] == ["^", "{", "-", "1", "}", "("]
 
 
 def _takes_arguments(token: Token) -> bool:
@@ -171,11 +187,51 @@ def _inequality(sides: list[list[Token]], signs: list[str]) -> Answer:
     if len(nodes) != 2:
         raise Unreadable("a chain of inequalities around an expression")
     left, right = nodes
+    if (around := _distance(left, right, closed[0])) is not None:
+        return around
     if isinstance(left, Symbol) and not symbols(right):
         return Region((Piece(regions.MINUS_INFINITY, right, False, closed[0]),), left.name)
     if isinstance(right, Symbol) and not symbols(left):
         return Region((Piece(left, regions.INFINITY, closed[0], False),), right.name)
     return Relation("<=" if closed[0] else "<", _minus(left, right))
+
+
+def _distance(left: Node, right: Node, closed: bool) -> Region | None:
+    """The interval of |x - c| < r, or the two rays of r < |x - c|; None for anything else."""
+    for distance, bound, inside in ((left, right, True), (right, left, False)):
+        if not isinstance(distance, Operation) or distance.name != "abs" or symbols(bound):
+            continue
+        centre = _centre(distance.args[0])
+        if centre is None:
+            continue
+        name, middle = centre
+        low = Operation("add", (middle, Operation("neg", (bound,))))
+        high = Operation("add", (middle, bound))
+        try:
+            if to_fraction(bound) < 0 or (to_fraction(bound) == 0 and closed is not inside):
+                return None
+            ends = Number(to_fraction(low)), Number(to_fraction(high))
+        except (Undecided, Undefined):
+            return None
+        if inside:
+            return Region((Piece(*ends, closed, closed),), name)
+        rays = (
+            Piece(regions.MINUS_INFINITY, ends[0], False, closed),
+            Piece(ends[1], regions.INFINITY, closed, False),
+        )
+        return regions.normal(Region(rays, name))
+    return None
+
+
+def _centre(inside: Node) -> tuple[str, Node] | None:
+    """Name and c of x, x + (-c) and x - c."""
+    if isinstance(inside, Symbol):
+        return inside.name, Number(Fraction(0))
+    if isinstance(inside, Operation) and inside.name == "add":
+        variable, offset = inside.args
+        if isinstance(variable, Symbol) and not symbols(offset):
+            return variable.name, Operation("neg", (offset,))
+    return None
 
 
 def as_relation(answer: Answer) -> Relation | None:

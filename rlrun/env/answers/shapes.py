@@ -137,6 +137,14 @@ class Colons:
 
 
 @dataclass(frozen=True, slots=True)
+class Congruence:
+    """A value that is meant up to multiples of a modulus: "5 (mod 7)"."""
+
+    value: Answer
+    modulus: int
+
+
+@dataclass(frozen=True, slots=True)
 class Numeral:
     """Digits in a stated base."""
 
@@ -176,6 +184,7 @@ Answer = (
     | Matrix
     | Option
     | Colons
+    | Congruence
     | Numeral
     | Text
     | Calculus

@@ -4,11 +4,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from functools import reduce
 
 from rlrun.env.answers import regions
 from rlrun.env.answers.lexer import FUNCTIONS, Kind, Token, closing
-from rlrun.env.answers.nodes import Node, Unreadable, choose_sign, has_sign_choice, symbols
+from rlrun.env.answers.nodes import (
+    Node,
+    Number,
+    Operation,
+    Unreadable,
+    choose_sign,
+    has_sign_choice,
+    symbols,
+)
 from rlrun.env.answers.parser import parse
 from rlrun.env.answers.relations import INEQUALITIES, RELATIONS, read_relation
 from rlrun.env.answers.shapes import (
@@ -20,7 +29,7 @@ from rlrun.env.answers.shapes import (
     Region,
     Scalar,
 )
-from rlrun.env.answers.units import Unit, known, split_unit
+from rlrun.env.answers.units import Unit, in_figures, is_wordy, known, split_unit
 from rlrun.env.answers.wording import text_answer
 
 _MAX_ITEMS = 100
@@ -238,9 +247,34 @@ def _set(inside: list[Token]) -> Answer:
     return Listing(Order.SET, listed.items)
 
 
+def _compound(tokens: list[Token]) -> Scalar | None:
+    """A quantity in several units of one kind, such as "1 hour 30 minutes", in the base unit."""
+    starts = [
+        index
+        for index, token in enumerate(tokens)
+        if token.kind is Kind.NUMBER and (index == 0 or is_wordy(tokens[index - 1]))
+    ]
+    if len(starts) < 2 or starts[0] != 0:
+        return None
+    total, dimensions = None, set()
+    for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
+        body, unit, _ = split_unit(tokens[start:end])
+        if unit is None:
+            return None
+        part = Operation("mul", (parse(body), Number(unit.factor)))
+        total = part if total is None else Operation("add", (total, part))
+        dimensions.add(unit.dimensions)
+    if total is None or len(dimensions) > 1:
+        return None
+    return Scalar(total, Unit(dimensions.pop(), Fraction(1)))
+
+
 def _quantity(tokens: list[Token]) -> Answer:
     if tokens[0].text.lower() in _ABOUT and len(tokens) > 1:
         tokens = tokens[1:]
+    tokens = in_figures(tokens)
+    if (compound := _compound(tokens)) is not None:
+        return compound
     body, unit, taken = split_unit(tokens)
     if unit is not None and unit.is_only("degree") and any(t.text[1:] in FUNCTIONS for t in body):
         body, unit, taken = tokens, None, False

@@ -41,6 +41,7 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
         ("86400", "day"),
         ("604800", "week wk"),
     ),
+    "calendar": (("1", "month"), ("12", "year yr yrs")),
     "volume": (
         ("1/1000", "ml mL milliliter millilitre"),
         ("1", "l L liter litre"),
@@ -72,6 +73,10 @@ _COMPOUND = {"mph": ("mi", "h"), "kph": ("km", "h"), "kmh": ("km", "h"), "fps": 
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3}
 _FRONT = frozenset("$ € £ ¥ ₹ Rs USD EUR GBP INR".split())
 _CURRENCY = frozenset("dollar euro pound yen rupee".split())
+POWERS_OF_TEN = {"ten": 1, "hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+"""Exponents of the words that multiply a numeral."""
+_MAGNITUDES = {name + "th": Fraction(1, 10**power) for name, power in POWERS_OF_TEN.items()}
+_MAGNITUDES |= {name: Fraction(10**power) for name, power in POWERS_OF_TEN.items() if power > 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +165,21 @@ def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None, bool]:
     if front:
         unit = unit if unit is not None and _is_currency(unit) else _single(front[0])
     return number, unit, True
+
+
+def in_figures(tokens: list[Token]) -> list[Token]:
+    """The tokens with "million" after a numeral as a factor."""
+    figures: list[Token] = []
+    for token in tokens:
+        name = token.text.lower()
+        factor = _MAGNITUDES.get(name, _MAGNITUDES.get(name.removesuffix("s")))
+        after = bool(figures) and (figures[-1].kind is Kind.NUMBER or figures[-1].text == "}")
+        if factor is not None and token.kind in (Kind.RUN, Kind.WORD) and after:
+            figures.append(Token(Kind.COMMAND, "\\times"))
+            figures.append(Token(Kind.NUMBER, str(factor), value=factor))
+        else:
+            figures.append(token)
+    return figures
 
 
 def _is_currency(unit: Unit) -> bool:

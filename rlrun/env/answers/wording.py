@@ -6,10 +6,17 @@ from __future__ import annotations
 import re
 
 from rlrun.env.answers import regions
-from rlrun.env.answers.shapes import Answer, Listing, Order, Text
+from rlrun.env.answers.nodes import number
+from rlrun.env.answers.shapes import Answer, Listing, Order, Scalar, Text
+from rlrun.env.answers.units import POWERS_OF_TEN
 
 _MARKUP = re.compile(r"\\[a-zA-Z]+\*?|[{}$\\]")
 _PUNCTUATION = re.compile(r"(?<!\d)[.,;:!?'\"()*_]+|[.,;:!?'\"()*_]+(?!\d)")
+_ARTICLE = re.compile(r"^(?:an?|the) (?=\w)")
+_NUMERALS = (
+    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
+    "sixteen seventeen eighteen nineteen twenty"
+).split()
 _NO_SOLUTION: Answer = Listing(Order.SET, ())
 _PHRASES: dict[str, Answer] = {
     **dict.fromkeys(
@@ -31,13 +38,20 @@ _PHRASES: dict[str, Answer] = {
         regions.REALS,
     ),
     "dne": Text("does not exist"),
+    **{name: Scalar(number(value)) for value, name in enumerate(_NUMERALS)},
+    **{
+        f"{name} {unit}": Scalar(number(value * 10**power))
+        for value, name in enumerate(_NUMERALS)
+        for unit, power in POWERS_OF_TEN.items()
+        if power > 1
+    },
 }
 
 
 def words(text: str) -> str:
-    """Text in lower case without markup and punctuation."""
+    """Text in lower case without markup, punctuation and a leading article."""
     text = _MARKUP.sub(" ", text).lower()
-    return " ".join(_PUNCTUATION.sub(" ", text).split())
+    return _ARTICLE.sub("", " ".join(_PUNCTUATION.sub(" ", text).split()))
 
 
 def text_answer(text: str) -> Answer:
