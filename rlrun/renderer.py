@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlrun.config.schema import Policy
+from rlrun.detokenize import TokenBytes, is_byte_level
 from rlrun.errors import DataError
 from rlrun.messages import map_strings, normalize, strings
 from rlrun.models import eos_token_ids, load_tokenizer
@@ -98,6 +99,10 @@ class Renderer:
             )
             for special in sorted(specials, key=len, reverse=True)
         }
+        self._token_bytes: tuple[TokenBytes, TokenBytes] | None = None
+        """Of all tokens, and without the special ones; None if bytes do not make up the text."""
+        if is_byte_level(tokenizer):
+            self._token_bytes = TokenBytes(tokenizer, False), TokenBytes(tokenizer, True)
 
     @classmethod
     def load(cls, policy: Policy) -> Renderer:
@@ -172,6 +177,8 @@ class Renderer:
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids, with or without the special tokens."""
+        if self._token_bytes is not None:
+            return self._token_bytes[skip_special].text(ids)
         # As an array, since the elements of a list are looked at one by one.
         text = self.tokenizer.decode(
             np.asarray(ids, np.int64),

@@ -261,7 +261,7 @@ class Rollout:
         start = len(trajectory.token_ids)
         trajectory.extend(completion.token_ids, completion.logprobs)
         trajectory.spans += [
-            replace(span, start=span.start + start, end=span.end + start)
+            VersionSpan(span.version, span.start + start, span.end + start)
             for span in completion.weight_versions
         ]
         trajectory.turns += 1

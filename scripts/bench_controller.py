@@ -27,6 +27,7 @@ from rlrun.deadlines import Deadline
 from rlrun.event_log import EventLog
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.rollouts import Rollouts
+from rlrun.heap import long_lived_heap
 from rlrun.interfaces import Environment, Episode, Generator
 from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
@@ -162,9 +163,10 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rollouts, generator = parts(options, Path(folder))
-        started = time.process_time()
-        groups = asyncio.run(control(rollouts, generator))
-        spent = (time.process_time() - started) / groups * 1000
+        with long_lived_heap():
+            started = time.process_time()
+            groups = asyncio.run(control(rollouts, generator))
+            spent = (time.process_time() - started) / groups * 1000
     sys.stdout.write(
         f"{groups} groups of {options.samples} x {options.tokens} tokens: "
         f"{spent:.3f} ms of CPU time per group\n"

@@ -108,7 +108,7 @@ class Intake:
         books, at, position = self._books, self._books.at, event.position
         oldest = running.version if event.oldest_version is None else event.oldest_version
         # During a refit the generator may be ahead of what is published.
-        if not running.version <= oldest <= at.version + bool(at.unpublished):
+        if not running.version <= oldest <= at.version + (at.unpublished > 0):
             raise ValueError(
                 f"group {position}, admitted at version {running.version}, finished at version "
                 f"{at.version} with oldest version {oldest}"

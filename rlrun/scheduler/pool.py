@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from rlrun.interfaces import ReadyGroup
@@ -35,10 +35,16 @@ class Pool:
     ``running`` is in order of admission, so its versions never fall, and the counts of running
     groups by version have their keys in ascending order; ``ready`` is in order of finishing.
     ``results`` has (attempt, tokens) of the groups that are ready or train.
+
+    Attributes:
+        excess: So many of the running groups that ``require_end`` named must end before a step can
+            begin; 0 if it is not known that a step must wait.
     """
 
     __slots__ = (
+        "_waited_version",
         "assigned",
+        "excess",
         "expirable_by_version",
         "ready",
         "ready_by_target",
@@ -58,6 +64,8 @@ class Pool:
         self.ready_by_version: dict[int, int] = {}
         self.assigned: dict[int, int] = {}
         self.ready_by_target: dict[int, int] = {}
+        self.excess = 0
+        self._waited_version = -1
 
     @property
     def firm_by_version(self) -> Mapping[int, int]:
@@ -78,7 +86,9 @@ class Pool:
         counts, version = self.running_by_version, running.version
         counts[version] = counts.get(version, 0) + 1
         if running.may_expire:
-            _change(self.expirable_by_version, running.version, 1)
+            _change(self.expirable_by_version, version, 1)
+        elif self.excess and version <= self._waited_version:
+            self.excess += 1
         if running.target_step is not None:
             _change(self.assigned, running.target_step, 1)
 
@@ -91,10 +101,23 @@ class Pool:
         else:
             del counts[version]
         if running.may_expire:
-            _change(self.expirable_by_version, running.version, -1)
+            _change(self.expirable_by_version, version, -1)
+        elif self.excess and version <= self._waited_version:
+            self.excess -= 1
         if running.target_step is not None:
             _change(self.assigned, running.target_step, -1)
         return running
+
+    def require_end(self, version: int, excess: int) -> None:
+        """A step has to wait until ``excess`` running groups fewer may be behind their bound.
+
+        Counted here as groups start and stop, so that nobody needs to look again at every event.
+
+        Args:
+            version: Groups of this version or older are counted, except those that may expire.
+            excess: How many of them are too many; at least 1.
+        """
+        self._waited_version, self.excess = version, excess
 
     def put(self, group: ReadyGroup) -> None:
         """A group is ready; its result is there already."""
@@ -109,10 +132,12 @@ class Pool:
         """Groups are no longer ready; their results stay."""
         ready, counts = self.ready, self.ready_by_version
         for group in groups:
+            version = group.oldest_version
             del ready[group.position]
-            counts[group.oldest_version] -= 1
-            if not counts[group.oldest_version]:
-                del counts[group.oldest_version]
+            if counts[version] > 1:
+                counts[version] -= 1
+            else:
+                del counts[version]
             if group.target_step is not None:
                 _change(self.assigned, group.target_step, -1)
                 _change(self.ready_by_target, group.target_step, -1)
@@ -145,7 +170,7 @@ class Pool:
             return
         _change(self.ready_by_target, old, -1)
         _change(self.ready_by_target, new, 1)
-        self.ready[position] = replace(self.ready[position], target_step=new)
+        self.ready[position] = self.ready[position]._replace(target_step=new)
 
     def _targets(self) -> Iterator[tuple[int, int]]:
         for position, running in self.running.items():

@@ -6,13 +6,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rlrun.slots.registry import Checked
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyGroup:
+class ReadyGroup(NamedTuple):
     """A finished trajectory group as a batching policy sees it.
 
     Attributes:
