@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -156,11 +157,13 @@ class Pool:
 
     def pull_forward(self, step: int, size: int) -> None:
         """Fills a step from later ones, lowest target and position first."""
-        while self.assigned.get(step, 0) < size:
-            later = min(((t, p) for t, p in self._targets() if t > step), default=None)
-            if later is None:
-                return
-            self._retarget(later[1], later[0], step)
+        missing = size - self.assigned.get(step, 0)
+        # Asked at every event at the end of the data, and then mostly in vain.
+        if missing <= 0 or max(self.assigned, default=step) <= step:
+            return
+        later = ((target, position) for target, position in self._targets() if target > step)
+        for target, position in heapq.nsmallest(missing, later):
+            self._retarget(position, target, step)
 
     def _retarget(self, position: int, old: int, new: int) -> None:
         _change(self.assigned, old, -1)
