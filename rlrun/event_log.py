@@ -18,9 +18,8 @@ from pathlib import Path
 from rlrun.errors import StorageError
 from rlrun.scheduler import Decision, Event, decision_from_json, event_from_json
 
-
-# Made once: json.dumps makes an encoder for every call that wants no spaces.
 _encode = json.JSONEncoder(separators=(",", ":")).encode
+"""Made once: json.dumps makes an encoder for every call that wants no spaces."""
 
 
 @dataclass(frozen=True, slots=True)
