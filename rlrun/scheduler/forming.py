@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from operator import attrgetter
 
@@ -85,8 +86,9 @@ def _batch_by_rank(books: Books, batching: Batching, decisions: list[Decision]) 
 def _hold(books: Books, limit: int) -> Hold:
     """The step waits for running groups of version ``limit`` or older that may not expire."""
     books.at.held_step = books.next_step
-    running = books.pool.running.items()
-    waiting = tuple(p for p, r in running if not r.may_expire and r.version <= limit)
+    # In order of admission, hence of versions.
+    oldest = itertools.takewhile(lambda item: item[1].version <= limit, books.pool.running.items())
+    waiting = tuple(position for position, running in oldest if not running.may_expire)
     return Hold(books.next_step, waiting)
 
 
@@ -108,12 +110,12 @@ def _expire_running(books: Books, decisions: list[Decision]) -> None:
 
 
 def _expire_ready(books: Books, position: int) -> Cancel:
-    books.pool.take([books.pool.ready[position]])
-    attempt, tokens = books.pool.results.pop(position)
-    books.ledger.take_buffered({TokenCategory.STALE: tokens})
+    group = books.pool.ready[position]
+    books.pool.take([group])
+    books.ledger.take_buffered({TokenCategory.STALE: group.tokens})
     books.frontier.redo(position, expiries=1)
     books.at.expired_groups += 1
-    return Cancel(position, attempt, CancelReason.EXPIRED)
+    return Cancel(position, group.attempt, CancelReason.EXPIRED)
 
 
 def _rank(

@@ -35,7 +35,6 @@ class Pool:
 
     ``running`` is in order of admission, so its versions never fall, and the counts of running
     groups by version have their keys in ascending order; ``ready`` is in order of finishing.
-    ``results`` has (attempt, tokens) of the groups that are ready or train.
 
     Attributes:
         excess: So many of the running groups that ``require_end`` named must end before a step can
@@ -50,7 +49,6 @@ class Pool:
         "ready",
         "ready_by_target",
         "ready_by_version",
-        "results",
         "running",
         "running_by_version",
     )
@@ -59,7 +57,6 @@ class Pool:
         """Starts empty."""
         self.running: dict[int, Running] = {}
         self.ready: dict[int, ReadyGroup] = {}
-        self.results: dict[int, tuple[int, int]] = {}
         self.running_by_version: dict[int, int] = {}
         self.expirable_by_version: dict[int, int] = {}
         self.ready_by_version: dict[int, int] = {}
@@ -121,7 +118,7 @@ class Pool:
         self._waited_version, self.excess = version, excess
 
     def put(self, group: ReadyGroup) -> None:
-        """A group is ready; its result is there already."""
+        """A group is ready."""
         self.ready[group.position] = group
         counts, version = self.ready_by_version, group.oldest_version
         counts[version] = counts.get(version, 0) + 1
@@ -130,7 +127,7 @@ class Pool:
             _change(self.ready_by_target, group.target_step, 1)
 
     def take(self, groups: Iterable[ReadyGroup]) -> None:
-        """Groups are no longer ready; their results stay."""
+        """Groups are no longer ready."""
         ready, counts = self.ready, self.ready_by_version
         for group in groups:
             version = group.oldest_version
@@ -190,23 +187,8 @@ class Pool:
                 [position, r.attempt, r.version, r.target_step, r.may_expire, r.tokens]
                 for position, r in self.running.items()
             ],
-            "ready": self.group_states(self.ready.values()),
+            "ready": [group_state(group) for group in self.ready.values()],
         }
-
-    def group_states(self, groups: Iterable[ReadyGroup]) -> list[list[int | None]]:
-        """JSON-able states of finished groups."""
-        states: list[list[int | None]] = []
-        for g in groups:
-            attempt, tokens = self.results[g.position]
-            versions = [g.oldest_version, g.admitted_version]
-            states.append([g.position, attempt, *versions, g.finish_order, g.target_step, tokens])
-        return states
-
-    def restore_group(self, state: Sequence[Any]) -> ReadyGroup:
-        """Takes in a finished group's result; the group."""
-        position, attempt, oldest, admitted, order, target, tokens = state
-        self.results[position] = attempt, tokens
-        return ReadyGroup(position, oldest, admitted, order, target)
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
@@ -215,8 +197,20 @@ class Pool:
         for position, *fields in state["running"]:
             pool.start(position, Running(*fields))
         for group in state["ready"]:
-            pool.put(pool.restore_group(group))
+            pool.put(restore_group(group))
         return pool
+
+
+def group_state(group: ReadyGroup) -> list[int | None]:
+    """JSON-able state of a finished group."""
+    position, oldest, admitted, order, target, attempt, tokens = group
+    return [position, attempt, oldest, admitted, order, target, tokens]
+
+
+def restore_group(state: Sequence[Any]) -> ReadyGroup:
+    """Inverse of ``group_state``."""
+    position, attempt, oldest, admitted, order, target, tokens = state
+    return ReadyGroup(position, oldest, admitted, order, target, attempt, tokens)
 
 
 def _change(counts: dict[int, int], key: int, by: int) -> None:

@@ -20,6 +20,8 @@ class ReadyGroup(NamedTuple):
         admitted_version: Weight version when it was admitted.
         finish_order: 0 for the first group that finished in this run, and so on.
         target_step: The step it was admitted for, if the policy assigns one.
+        attempt: Which attempt at its prompt made it, from 0.
+        tokens: Sampled tokens over all its trajectories.
     """
 
     position: int
@@ -27,6 +29,8 @@ class ReadyGroup(NamedTuple):
     admitted_version: int
     finish_order: int
     target_step: int | None = None
+    attempt: int = 0
+    tokens: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
