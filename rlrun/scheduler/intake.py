@@ -89,6 +89,7 @@ class Intake:
         books.ledger.forget_all()
         for group in books.training.values():
             books.pool.put(group)
+        books.pool.sort_ready()
         books.training = {}
         at.version, at.unpublished = at.trained, 0
         at.paused = at.ended = False

@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Self
 
 from rlrun.interfaces import ReadyGroup
@@ -139,6 +140,11 @@ class Pool:
             if group.target_step is not None:
                 _change(self.assigned, group.target_step, -1)
                 _change(self.ready_by_target, group.target_step, -1)
+
+    def sort_ready(self) -> None:
+        """Puts the ready groups in the order in which they finished, after some were put back."""
+        finished = sorted(self.ready.values(), key=attrgetter("finish_order"))
+        self.ready = {group.position: group for group in finished}
 
     def overdue(self, oldest_legal: int) -> list[int]:
         """Ready positions whose oldest token is older than a version."""

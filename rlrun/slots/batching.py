@@ -43,4 +43,8 @@ class Batching(Checked, ABC):
 
     @abstractmethod
     def rank(self, ready: Sequence[ReadyGroup]) -> list[ReadyGroup]:
-        """The groups in the order in which they should be trained; each exactly once."""
+        """The groups in the order in which they should be trained; each exactly once.
+
+        Args:
+            ready: In the order in which they finished, which a stable sort keeps among equals.
+        """
