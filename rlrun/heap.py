@@ -7,7 +7,6 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-
 NEW_OBJECTS = 5000
 """More objects made than dropped, until the young ones are looked at: those of some groups rather
 than of half a one (700, the default of Python 3.11), which are gone when the group is trained."""
