@@ -2,8 +2,8 @@
 """Measures the scheduler: events per second at 1,000,000 groups and 10,000 in flight, on one core.
 
 A run is recorded first; then its events are applied to new schedulers, so that only the scheduler
-is measured, in CPU time and with the garbage collector as a run has it. Prints one JSON line per policy and age limit and exits with 1 if one is
-below --require.
+is measured, in CPU time and with the garbage collector as a run has it. Prints one JSON line per
+policy and age limit and exits with 1 if one is below --require.
 
 Example:
     python scripts/bench_scheduler.py --groups 1000000 --in-flight 10000
