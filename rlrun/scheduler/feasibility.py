@@ -114,7 +114,7 @@ def select(
     """The batch: groups in ranked order while that is feasible, then the oldest.
 
     Args:
-        ready: All ready groups.
+        ready: All ready groups, in the order of finishing.
         ranked: The same, as the batching policy ranks them; at least ``size``.
         required: From ``needs``.
         size: Groups of the batch.
@@ -136,6 +136,6 @@ def select(
     if len(chosen) < size:
         taken = {group.position for group in chosen}
         rest = [group for group in ready if group.position not in taken]
-        rest.sort(key=lambda group: (group.oldest_version, group.finish_order))
+        rest.sort(key=attrgetter("oldest_version"))
         chosen += rest[: size - len(chosen)]
     return chosen

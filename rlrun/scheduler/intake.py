@@ -116,9 +116,9 @@ class Intake:
                 f"{at.version} with oldest version {oldest}"
             )
         pool = books.pool
-        pool.stop(position)
-        at.failures, at.first_error = 0, ""
         dropped = DROPPED.get(event.verdict)
+        pool.stop(position, finished=dropped is None)
+        at.failures, at.first_error = 0, ""
         if dropped is None:
             books.ledger.finish(running.tokens, event.tokens)
             pool.put(
@@ -130,7 +130,8 @@ class Intake:
                     running.target_step,
                     event.attempt,
                     event.tokens,
-                )
+                ),
+                finished=True,
             )
             at.finish_order += 1
         else:

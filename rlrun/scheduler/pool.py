@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, Self
@@ -43,6 +44,7 @@ class Pool:
     """
 
     __slots__ = (
+        "_open_target",
         "_waited_version",
         "assigned",
         "excess",
@@ -65,6 +67,8 @@ class Pool:
         self.ready_by_target: dict[int, int] = {}
         self.excess = 0
         self._waited_version = -1
+        # No target below it that anybody asks for has an open place.
+        self._open_target = 0
 
     @property
     def firm_by_version(self) -> Mapping[int, int]:
@@ -91,8 +95,13 @@ class Pool:
         if running.target_step is not None:
             _change(self.assigned, running.target_step, 1)
 
-    def stop(self, position: int) -> Running:
-        """A group no longer generates."""
+    def stop(self, position: int, *, finished: bool = False) -> Running:
+        """A group no longer generates.
+
+        Args:
+            position: Its place in the stream.
+            finished: It is ready instead, and keeps its place in its target.
+        """
         running = self.running.pop(position)
         counts, version = self.running_by_version, running.version
         if counts[version] > 1:
@@ -103,8 +112,8 @@ class Pool:
             _change(self.expirable_by_version, version, -1)
         elif self.excess and version <= self._waited_version:
             self.excess -= 1
-        if running.target_step is not None:
-            _change(self.assigned, running.target_step, -1)
+        if running.target_step is not None and not finished:
+            self._leave_target(running.target_step, 1)
         return running
 
     def require_end(self, version: int, excess: int) -> None:
@@ -118,28 +127,31 @@ class Pool:
         """
         self._waited_version, self.excess = version, excess
 
-    def put(self, group: ReadyGroup) -> None:
-        """A group is ready."""
+    def put(self, group: ReadyGroup, *, finished: bool = False) -> None:
+        """A group is ready.
+
+        Args:
+            group: The group.
+            finished: It generated until now, and has its place in its target.
+        """
         self.ready[group.position] = group
         counts, version = self.ready_by_version, group.oldest_version
         counts[version] = counts.get(version, 0) + 1
         if group.target_step is not None:
-            _change(self.assigned, group.target_step, 1)
             _change(self.ready_by_target, group.target_step, 1)
+            if not finished:
+                _change(self.assigned, group.target_step, 1)
 
-    def take(self, groups: Iterable[ReadyGroup]) -> None:
+    def take(self, groups: Sequence[ReadyGroup]) -> None:
         """Groups are no longer ready."""
-        ready, counts = self.ready, self.ready_by_version
+        for version, count in Counter(map(attrgetter("oldest_version"), groups)).items():
+            _change(self.ready_by_version, version, -count)
+        for target, count in Counter(map(attrgetter("target_step"), groups)).items():
+            if target is not None:
+                self._leave_target(target, count)
+                _change(self.ready_by_target, target, -count)
         for group in groups:
-            version = group.oldest_version
-            del ready[group.position]
-            if counts[version] > 1:
-                counts[version] -= 1
-            else:
-                del counts[version]
-            if group.target_step is not None:
-                _change(self.assigned, group.target_step, -1)
-                _change(self.ready_by_target, group.target_step, -1)
+            del self.ready[group.position]
 
     def sort_ready(self) -> None:
         """Puts the ready groups in the order in which they finished, after some were put back."""
@@ -154,8 +166,10 @@ class Pool:
 
     def open_target(self, first: int, size: int) -> int:
         """The earliest step from ``first`` on that has fewer than ``size`` groups."""
+        first = max(first, self._open_target)
         while self.assigned.get(first, 0) >= size:
             first += 1
+        self._open_target = first
         return first
 
     def pull_forward(self, step: int, size: int) -> None:
@@ -168,8 +182,12 @@ class Pool:
         for target, position in heapq.nsmallest(missing, later):
             self._retarget(position, target, step)
 
+    def _leave_target(self, target: int, groups: int) -> None:
+        _change(self.assigned, target, -groups)
+        self._open_target = min(self._open_target, target)
+
     def _retarget(self, position: int, old: int, new: int) -> None:
-        _change(self.assigned, old, -1)
+        self._leave_target(old, 1)
         _change(self.assigned, new, 1)
         if position in self.running:
             self.running[position].target_step = new
