@@ -53,6 +53,8 @@ from rlrun.types import (
 )
 
 MAX_AGE, BATCHES_IN_FLIGHT = 4, 2
+ROLLOUT_TIMEOUT_S = 600.0
+"""The default of grpo.rollout_timeout_s: a timer for every sample."""
 
 
 class Ready(Generator):
@@ -116,7 +118,9 @@ def parts(options: argparse.Namespace, folder: Path) -> tuple[Rollouts, Ready]:
         max_steps=None,
     )
     generator = Ready(options.tokens)
-    sampling = RolloutSettings(Sampling(1.0), options.tokens, options.tokens + 64, 1, None, seed=1)
+    sampling = RolloutSettings(
+        Sampling(1.0), options.tokens, options.tokens + 64, 1, ROLLOUT_TIMEOUT_S, seed=1
+    )
     collector = Collector(
         Rollout(generator, Coin(), renderer, sampling),
         stream,
@@ -124,7 +128,7 @@ def parts(options: argparse.Namespace, folder: Path) -> tuple[Rollouts, Ready]:
         num_samples=options.samples,
         scored_needed=2,
         drop_without_signal=False,
-        deadline=Deadline(None, None),
+        deadline=Deadline(None, ROLLOUT_TIMEOUT_S),
     )
     decisions = Decisions(Scheduler(settings, Fifo()), EventLog(folder / "events.jsonl"))
     return Rollouts(decisions, collector, None), generator
