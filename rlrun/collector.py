@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlrun.advantage.group import zero_variance
 from rlrun.deadlines import Deadline
-from rlrun.errors import GenerationError
+from rlrun.errors import GenerationError, GenerationTimeout
 from rlrun.interfaces import Abandoned
 from rlrun.prompts import PromptStream
 from rlrun.replay_buffer import ReplayBuffer
@@ -42,7 +42,11 @@ _OUTCOMES: Mapping[type[Report], str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+LOOK_S = 1.0
+"""Seconds after which it is looked again, at the latest, for groups past their deadline."""
+
+
+@dataclass(slots=True, eq=False)
 class InFlight:
     """A call that is being rolled out.
 
@@ -50,11 +54,13 @@ class InFlight:
         admits: Its groups.
         prompts: Theirs, in the same order.
         started: By ``time.monotonic``.
+        overdue: The limit in seconds that it was cancelled for having passed, or None.
     """
 
     admits: tuple[Admit, ...]
     prompts: tuple[Prompt, ...]
     started: float
+    overdue: float | None = None
 
 
 class Collector:
@@ -67,7 +73,7 @@ class Collector:
         num_samples: Trajectories per group.
         scored_needed: Of them, that must have a reward for the group to be of use.
         drop_without_signal: Dynamic sampling: groups of constant reward are not trained.
-        deadline: How long a group may take.
+        deadline: How long a group may take, by what is known when it has taken that long.
     """
 
     def __init__(
@@ -87,6 +93,8 @@ class Collector:
         self.deadline = deadline
         self.dropped: list[TrajectoryGroup] = []
         self._in_flight: dict[asyncio.Task[list[Report]], InFlight] = {}
+        self._tasks: dict[tuple[int, int], asyncio.Task[list[Report]]] = {}
+        self._next_look: asyncio.TimerHandle | None = None
         self._events: list[Event] = []
         self._lost: list[TokensGenerated] = []
         self._arrived = asyncio.Event()
@@ -105,15 +113,18 @@ class Collector:
             in_flight = InFlight(tuple(call), prompts, time.monotonic())
             task = asyncio.create_task(self._call(in_flight))
             self._in_flight[task] = in_flight
+            for admit in call:
+                self._tasks[admit.position, admit.attempt] = task
             task.add_done_callback(self._done)
+        if self._in_flight and self._next_look is None:
+            self._look()
 
     def cancel(self, cancel: Cancel) -> None:
         """Gives a group up, running or finished; a running one still reports its tokens."""
-        named = (cancel.position, cancel.attempt)
-        for task, call in self._in_flight.items():
-            if named in [(admit.position, admit.attempt) for admit in call.admits]:
-                task.cancel()
-                return
+        task = self._tasks.get((cancel.position, cancel.attempt))
+        if task is not None:
+            task.cancel()
+            return
         self.buffer.discard(cancel.position)
         self.rollout.timeline.discarded(cancel.position)
 
@@ -176,8 +187,13 @@ class Collector:
 
     def _done(self, task: asyncio.Task[list[Report]]) -> None:
         call = self._in_flight.pop(task)
+        for admit in call.admits:
+            del self._tasks[admit.position, admit.attempt]
         if not self._in_flight:
             self._busy_s += time.monotonic() - self._busy_since
+            if self._next_look is not None:
+                self._next_look.cancel()
+                self._next_look = None
         if task.cancelled():
             return
         error = task.exception()
@@ -192,6 +208,25 @@ class Collector:
         if self._events or self._error is not None:
             self._arrived.set()
 
+    def _look(self) -> None:
+        """Cancels the calls that take too long, and comes again.
+
+        The limit is the present one and not that of the time when a call started: there may have
+        been none, or one of the few groups that had finished then, which are the short ones.
+        """
+        limit, now, wait = self.deadline.limit_s, time.monotonic(), LOOK_S
+        if limit is not None:
+            for task, call in self._in_flight.items():
+                left = call.started + limit - now
+                if left > 0:
+                    # The others started later.
+                    wait = min(wait, left)
+                    break
+                if call.overdue is None:
+                    call.overdue = limit
+                    task.cancel()
+        self._next_look = asyncio.get_running_loop().call_later(wait, self._look)
+
     async def _call(self, in_flight: InFlight) -> list[Report]:
         call = in_flight.admits
         jobs = [
@@ -205,22 +240,23 @@ class Collector:
                 GroupFinished(admit.position, admit.attempt, None, 0, Verdict.FILTERED)
                 for admit in call
             ]
-        limit = self.deadline.limit_s
-        timeout = asyncio.timeout(limit)
         try:
-            async with timeout:
-                groups = await self.rollout.run(jobs)
+            groups = await self.rollout.run(jobs)
+        except GenerationTimeout as error:
+            log.warning("%s", error)
+            ends = tuple(zip(call, _shares(error.tokens, len(call)), strict=True))
+            text = f"timeout: {error}"
+            return [GroupFailed(a.position, a.attempt, text, tokens) for a, tokens in ends]
         except GenerationError as error:
             log.warning("%s", error)
             self._lose(call, error)
             return []
-        except (TimeoutError, Abandoned) as error:
-            cause = error if isinstance(error, Abandoned) else error.__cause__
-            sampled = cause.tokens if isinstance(cause, Abandoned) else 0
+        except asyncio.CancelledError as error:
+            sampled = error.tokens if isinstance(error, Abandoned) else 0
             ends = tuple(zip(call, _shares(sampled, len(call)), strict=True))
-            if not timeout.expired():
+            if in_flight.overdue is None:
                 return [GroupCancelled(a.position, a.attempt, tokens) for a, tokens in ends]
-            text = f"timeout: no result within {limit:.3g} s"
+            text = f"timeout: no result within {in_flight.overdue:.3g} s"
             log.warning("%s: %s", ", ".join(job.prompt.prompt_id for job in jobs), text)
             return [GroupFailed(a.position, a.attempt, text, tokens) for a, tokens in ends]
         return [self._judge(admit, group) for admit, group in zip(call, groups, strict=True)]

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import math
 from bisect import insort
 from collections import deque
 from dataclasses import dataclass, field
 
-LEAST_GROUPS = 20
+LEAST_GROUPS = 10
 """Groups that must have finished before anything is derived from them."""
 
 FACTOR = 10.0
@@ -39,9 +40,10 @@ class Deadline:
 
     @property
     def limit_s(self) -> float | None:
-        """Seconds that the next group may take; None is no limit."""
+        """Seconds that a group may take, by those that finished so far; None is no limit."""
         if self.fixed_s is not None:
             return self.fixed_s
         if self.least_s is None or len(self._sorted) < LEAST_GROUPS:
             return None
-        return max(self.least_s, FACTOR * self._sorted[int(0.99 * (len(self._sorted) - 1))])
+        percentile = self._sorted[math.ceil(0.99 * len(self._sorted)) - 1]
+        return max(self.least_s, FACTOR * percentile)

@@ -68,6 +68,10 @@ class GenerationError(RlrunError):
         return *super().__reduce__(), {"tokens": self.tokens}
 
 
+class GenerationTimeout(GenerationError):
+    """A request took longer than it may. The engine goes on: it is its prompt that failed."""
+
+
 class TrainingError(RlrunError):
     """The numbers of training cannot be trusted: non-finite, probe mismatch, sample size."""
 

@@ -18,6 +18,9 @@ from pathlib import Path
 from rlrun.errors import StorageError
 from rlrun.scheduler import Decision, Event, decision_from_json, event_from_json
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+"""Made once: json.dumps makes an encoder for every call that wants no spaces."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
@@ -78,7 +81,7 @@ class EventLog:
             "event": event.to_json(),
             "decisions": [decision.to_json() for decision in decisions],
         }
-        line = memoryview(json.dumps(record, separators=(",", ":")).encode() + b"\n")
+        line = memoryview(_encode(record).encode() + b"\n")
         try:
             while line:
                 line = line[self._file.write(line) :]

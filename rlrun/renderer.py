@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlrun.config.schema import Policy
+from rlrun.detokenize import TokenBytes, is_byte_level
 from rlrun.errors import DataError
 from rlrun.messages import map_strings, normalize, strings
 from rlrun.models import check_vocabulary, eos_token_ids, load_tokenizer, vocabulary_size
@@ -106,6 +107,13 @@ class Renderer:
             special: self._characters(special, specials[special])
             for special in sorted(specials, key=len, reverse=True)
         }
+        self._token_bytes: tuple[TokenBytes, TokenBytes] | None = None
+        """Of all tokens, and without the special ones; None if bytes do not make up the text."""
+        if is_byte_level(tokenizer):
+            without_specials = TokenBytes(tokenizer, True)
+            # A token that ends a turn need not be a special one.
+            without_specials.update(dict.fromkeys(self.eos_ids, b""))
+            self._token_bytes = TokenBytes(tokenizer, False), without_specials
 
     def _characters(self, special: str, token_id: int) -> tuple[int, ...]:
         """Token ids that spell a special token without being it."""
@@ -194,6 +202,8 @@ class Renderer:
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids, with or without the special tokens and those that end a turn."""
+        if self._token_bytes is not None:
+            return self._token_bytes[skip_special].text(ids)
         # As an array, since the elements of a list are looked at one by one.
         array = np.asarray(ids, np.int64)
         if skip_special:

@@ -8,7 +8,7 @@ import hashlib
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Protocol
 
@@ -108,7 +108,15 @@ def checked(step: EnvStep) -> EnvStep:
             return EnvStep(failure=Failure(FailureKind.REWARD_ERROR, message))
     reward = None if step.reward is None else float(step.reward)
     rewards = {name: float(value) for name, value in step.rewards.items()}
-    return replace(step, reward=reward, rewards=rewards)
+    # Written out, as replace takes several times as long and every turn comes here.
+    return EnvStep(
+        messages=step.messages,
+        reward=reward,
+        rewards=rewards,
+        extracted=step.extracted,
+        verifier_timeout=step.verifier_timeout,
+        failure=step.failure,
+    )
 
 
 def request_seed(run_seed: int, prompt: Prompt, sample: int, turn: int, attempt: int) -> int:
@@ -261,7 +269,7 @@ class Rollout:
         start = len(trajectory.token_ids)
         trajectory.extend(completion.token_ids, completion.logprobs)
         trajectory.spans += [
-            replace(span, start=span.start + start, end=span.end + start)
+            VersionSpan(span.version, span.start + start, span.end + start)
             for span in completion.weight_versions
         ]
         trajectory.turns += 1

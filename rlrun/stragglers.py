@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
 from typing import Any
@@ -77,8 +77,20 @@ class GroupSpan:
 
     def to_json(self, origin: float) -> dict[str, Any]:
         """JSON-able fields; times count from ``origin``."""
-        start, end = round(self.start - origin, 3), round(self.end - origin, 3)
-        return asdict(self) | {"start": start, "end": end, "env_s": round(self.env_s, 3)}
+        # Written out: asdict copies every value, for every group of the run.
+        return {
+            "position": self.position,
+            "attempt": self.attempt,
+            "prompt_id": self.prompt_id,
+            "environment": self.environment,
+            "start": round(self.start - origin, 3),
+            "end": round(self.end - origin, 3),
+            "outcome": self.outcome,
+            "tokens": self.tokens,
+            "longest": self.longest,
+            "turns": self.turns,
+            "env_s": round(self.env_s, 3),
+        }
 
 
 @dataclass(frozen=True, slots=True)

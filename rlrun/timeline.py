@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -42,11 +42,25 @@ class Lane(StrEnum):
 
 @dataclass(slots=True)
 class _Activity:
-    """How many do the same thing, since when, and the finished spans since the last step."""
+    """How many do the same thing, since when, and the finished spans since the last step.
 
+    Entered by whoever begins with it and left at the end; several may be within it at once.
+    """
+
+    clock: Callable[[], float]
     count: int = 0
     since: float = 0.0
     spans: list[list[float]] = field(default_factory=list)
+
+    def __enter__(self) -> None:
+        if self.count == 0:
+            self.since = self.clock()
+        self.count += 1
+
+    def __exit__(self, *error: object) -> None:
+        self.count -= 1
+        if self.count == 0:
+            self.close(self.clock())
 
     def close(self, end: float) -> None:
         if self.spans and self.since - self.spans[-1][1] <= _JOIN_S:
@@ -73,19 +87,12 @@ class Timeline:
         self._waiting: dict[int, GroupSpan] = {}
         self._step: list[Straggler] = []
 
-    @contextmanager
-    def busy(self, lane: str, what: str) -> Iterator[None]:
+    def busy(self, lane: str, what: str) -> AbstractContextManager[None]:
         """Within it the lane does something; several may do the same at once."""
-        activity = self._activities.setdefault((lane, what), _Activity())
-        if activity.count == 0:
-            activity.since = self._clock()
-        activity.count += 1
-        try:
-            yield
-        finally:
-            activity.count -= 1
-            if activity.count == 0:
-                activity.close(self._clock())
+        activity = self._activities.get((lane, what))
+        if activity is None:
+            activity = self._activities[lane, what] = _Activity(self._clock)
+        return activity
 
     def engine(self, name: str) -> AbstractContextManager[None]:
         """Within it an engine has at least one request."""

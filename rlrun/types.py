@@ -231,7 +231,7 @@ class Trajectory:
     @property
     def num_sampled(self) -> int:
         """Number of tokens that the policy sampled."""
-        return sum(self.loss_mask)
+        return self.loss_mask.count(True)
 
 
 @dataclass(frozen=True, slots=True)

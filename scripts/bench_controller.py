@@ -27,6 +27,7 @@ from rlrun.deadlines import Deadline
 from rlrun.event_log import EventLog
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.rollouts import Rollouts
+from rlrun.heap import long_lived_heap
 from rlrun.interfaces import Environment, Episode, Generator
 from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
@@ -52,6 +53,8 @@ from rlrun.types import (
 )
 
 MAX_AGE, BATCHES_IN_FLIGHT = 4, 2
+ROLLOUT_TIMEOUT_S = 600.0
+"""The default of grpo.rollout_timeout_s: a timer for every sample."""
 
 
 class Ready(Generator):
@@ -115,7 +118,9 @@ def parts(options: argparse.Namespace, folder: Path) -> tuple[Rollouts, Ready]:
         max_steps=None,
     )
     generator = Ready(options.tokens)
-    sampling = RolloutSettings(Sampling(1.0), options.tokens, options.tokens + 64, 1, None, seed=1)
+    sampling = RolloutSettings(
+        Sampling(1.0), options.tokens, options.tokens + 64, 1, ROLLOUT_TIMEOUT_S, seed=1
+    )
     collector = Collector(
         Rollout(generator, Coin(), renderer, sampling),
         stream,
@@ -123,7 +128,7 @@ def parts(options: argparse.Namespace, folder: Path) -> tuple[Rollouts, Ready]:
         num_samples=options.samples,
         scored_needed=2,
         drop_without_signal=False,
-        deadline=Deadline(None, None),
+        deadline=Deadline(None, ROLLOUT_TIMEOUT_S),
     )
     decisions = Decisions(Scheduler(settings, Fifo()), EventLog(folder / "events.jsonl"))
     return Rollouts(decisions, collector, None), generator
@@ -162,9 +167,10 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         rollouts, generator = parts(options, Path(folder))
-        started = time.process_time()
-        groups = asyncio.run(control(rollouts, generator))
-        spent = (time.process_time() - started) / groups * 1000
+        with long_lived_heap():
+            started = time.process_time()
+            groups = asyncio.run(control(rollouts, generator))
+            spent = (time.process_time() - started) / groups * 1000
     sys.stdout.write(
         f"{groups} groups of {options.samples} x {options.tokens} tokens: "
         f"{spent:.3f} ms of CPU time per group\n"

@@ -10,7 +10,7 @@ import pytest
 
 from rlrun.collector import Collector
 from rlrun.deadlines import Deadline
-from rlrun.errors import GenerationError
+from rlrun.errors import GenerationError, GenerationTimeout
 from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
@@ -46,14 +46,19 @@ Score = Callable[[int, int], float | None]
 class Counting(Generator):
     """Answers every request with two tokens; fails where it is told to."""
 
-    def __init__(self, lockstep: bool, broken: Sequence[int] = ()) -> None:
-        self.lockstep, self.broken = lockstep, broken
+    def __init__(
+        self,
+        lockstep: bool,
+        broken: Sequence[int] = (),
+        kind: type[GenerationError] = GenerationError,
+    ) -> None:
+        self.lockstep, self.broken, self.kind = lockstep, broken, kind
         self.calls: list[list[GenerationRequest]] = []
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         self.calls.append(list(requests))
         if len(self.calls) - 1 in self.broken:
-            error = GenerationError("engine", f"call {len(self.calls) - 1} ran out of memory")
+            error = self.kind("engine", f"call {len(self.calls) - 1} ran out of memory")
             error.tokens = 3
             raise error
         spans = (VersionSpan(5, 0, 2),)
@@ -108,6 +113,7 @@ def collector(
     samples: int = 4,
     drop: bool = False,
     generator: Counting | None = None,
+    deadline: Deadline | None = None,
 ) -> Collector:
     settings = RolloutSettings(Sampling(1.0), 8, 64, 1, None, seed=1)
     rollout = Rollout(generator or Counting(True), Scoring(score), renderer, settings)
@@ -118,7 +124,7 @@ def collector(
         scored_needed=min(2, samples),
         num_samples=samples,
         drop_without_signal=drop,
-        deadline=Deadline(None, None),
+        deadline=deadline or Deadline(None, None),
     )
 
 
@@ -233,6 +239,19 @@ def test_an_engine_error_of_one_call_leaves_the_other_groups_alone(
     assert len(one.buffer.take([4, 6])) == 2
 
 
+def test_a_request_that_takes_too_long_is_a_failure_of_its_prompt(
+    renderer: Renderer, stream: PromptStream
+) -> None:
+    generator = Counting(False, broken=[1], kind=GenerationTimeout)
+    failed, finished = sorted(
+        run(collector(renderer, stream, mixed, generator=generator), 2, 4),
+        key=lambda event: type(event).__name__,
+    )
+    error = "timeout: engine: call 1 ran out of memory."
+    assert failed == GroupFailed(2, 0, error, 3 * 2 + 3)
+    assert isinstance(finished, GroupFinished) and finished.position == 4
+
+
 @pytest.mark.parametrize("lockstep", [True, False])
 def test_groups_that_are_in_flight_at_the_end_say_how_many_tokens_they_had(
     renderer: Renderer, stream: PromptStream, lockstep: bool
@@ -258,6 +277,55 @@ def test_groups_that_are_in_flight_at_the_end_say_how_many_tokens_they_had(
     events = asyncio.run(close())
     assert {type(event) for event in events} == {GroupCancelled}
     assert sum(event.tokens for event in events if isinstance(event, GroupCancelled)) == 40
+
+
+class Hanging(Counting):
+    """Never answers the first prompt that it is given."""
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        completions = await super().generate(requests)
+        if requests[0].token_ids == self.calls[0][0].token_ids:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise Abandoned(5 * len(requests)) from None
+        return completions
+
+
+@pytest.mark.parametrize("lockstep", [True, False])
+def test_a_group_that_hangs_fails_at_its_deadline_with_what_it_had(
+    renderer: Renderer, stream: PromptStream, lockstep: bool
+) -> None:
+    one = collector(
+        renderer, stream, mixed, generator=Hanging(lockstep), deadline=Deadline(0.01, None)
+    )
+    assert run(one, 3) == [GroupFailed(3, 0, "timeout: no result within 0.01 s", 20)]
+    assert one.settled
+
+
+def test_a_group_that_hangs_from_the_start_fails_by_a_limit_that_was_found_later(
+    renderer: Renderer, stream: PromptStream
+) -> None:
+    deadline = Deadline(None, 3600.0)
+    one = collector(renderer, stream, mixed, generator=Hanging(False), deadline=deadline)
+
+    async def collect() -> list[Event]:
+        events: list[Event] = []
+        one.start([Admit(position, 0) for position in range(9)])
+        while len(events) < 8:
+            events += await one.events()
+        assert deadline.limit_s is None and one.running == 1
+        # Two more groups make it known how long a group may take.
+        one.start([Admit(position, 1) for position in (1, 2)])
+        while len(events) < 10:
+            events += await one.events()
+        assert deadline.limit_s == 3600.0 and one.running == 1
+        deadline.least_s = 0.0
+        return await one.events()
+
+    (failed,) = asyncio.run(collect())
+    assert isinstance(failed, GroupFailed) and failed.position == 0
+    assert failed.error.startswith("timeout")
 
 
 def test_what_is_no_engine_error_is_not_taken_for_one(

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 
 import pytest
 
 from rlrun.config.schema import Policy
 from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.renderer import Renderer
-from rlrun.rollout import Job, Rollout, RolloutSettings, request_seed
+from rlrun.rollout import Job, Rollout, RolloutSettings, checked, request_seed
 from rlrun.together import run_together
 from rlrun.types import (
     Completion,
     EnvStep,
+    Failure,
     FailureKind,
     GenerationRequest,
     Prompt,
@@ -274,6 +276,23 @@ async def part(tokens: int, fails_after: float | None = None) -> None:
         raise Abandoned(tokens) from None
     except TimeoutError:
         raise ValueError(str(tokens)) from None
+
+
+def test_a_checked_step_has_plain_numbers_and_everything_else_as_it_was() -> None:
+    step = EnvStep(
+        messages=({"role": "tool", "content": "82"},),
+        reward=True,
+        rewards={"correct": 1},
+        extracted="82",
+        verifier_timeout=True,
+        failure=Failure(FailureKind.TIMEOUT, "late"),
+    )
+    assert all(
+        given != usual for given, usual in zip(astuple(step), astuple(EnvStep()), strict=True)
+    )
+    found = checked(step)
+    assert found == step
+    assert type(found.reward) is float and type(found.rewards["correct"]) is float
 
 
 def test_a_cancelled_call_has_the_tokens_of_all_its_parts() -> None:

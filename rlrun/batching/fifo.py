@@ -17,5 +17,4 @@ class Fifo(Batching):
 
     def rank(self, ready: Sequence[ReadyGroup]) -> list[ReadyGroup]:
         """By (oldest version, finish order)."""
-        by_finish = sorted(ready, key=attrgetter("finish_order"))
-        return sorted(by_finish, key=attrgetter("oldest_version"))
+        return sorted(ready, key=attrgetter("oldest_version"))

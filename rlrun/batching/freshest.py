@@ -17,5 +17,4 @@ class Freshest(Batching):
 
     def rank(self, ready: Sequence[ReadyGroup]) -> list[ReadyGroup]:
         """By oldest version, the latest first; groups of one version by finish order."""
-        by_finish = sorted(ready, key=attrgetter("finish_order"))
-        return sorted(by_finish, key=attrgetter("oldest_version"), reverse=True)
+        return sorted(ready, key=attrgetter("oldest_version"), reverse=True)

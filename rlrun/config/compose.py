@@ -38,6 +38,7 @@ class Composition:
         complete: Whether every source could be read, so that what is missing is truly missing.
         recipe: Name of the recipe; "run" without one.
         rescaled: Groups of which the scale chose another variant than the recipe.
+        flagged: Groups of which a flag chose the variant.
     """
 
     assignments: list[Assignment] = field(default_factory=list)
@@ -46,6 +47,7 @@ class Composition:
     complete: bool = True
     recipe: str = "run"
     rescaled: set[str] = field(default_factory=set)
+    flagged: set[str] = field(default_factory=set)
 
 
 def compose(overrides: Sequence[str], config_dir: Path | None, report: Report) -> Composition:
@@ -215,9 +217,9 @@ class _Composer:
             if choice.group == "scale":
                 self._scale = choice
         scale = FULL_SCALE if self._scale is None else self._scale.name
-        flagged = {choice.group for choice in chosen}
+        self._result.flagged = {choice.group for choice in chosen}
         for choice in self._overlay(scale):
-            if choice.group not in flagged:
+            if choice.group not in self._result.flagged:
                 chosen.append(choice)
                 self._result.rescaled.add(choice.group)
         overrides = list[str]()

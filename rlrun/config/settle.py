@@ -170,10 +170,13 @@ class _Settler:
         chosen = self._composition.variants.get(slot, "none")
         owners = " or ".join(f"{slot}={variant}" for variant in variants)
         remedy = f"Leave it out, or choose {owners}"
-        # Written for the variant that the recipe chose and the scale replaced.
-        if slot in self._composition.rescaled and assignment.kind is OriginKind.RECIPE:
+        # Written for the variant that the recipe chose and the scale replaced, or a flag: a recipe
+        # must run with either schedule by that flag alone.
+        replaced = slot in self._composition.rescaled
+        replaced |= slot == "grpo" and slot in self._composition.flagged
+        if replaced and assignment.kind is OriginKind.RECIPE:
             return
-        # A recipe must run with either schedule, so what does nothing there may stay.
+        # For the same reason, what does nothing there may stay.
         if slot == "grpo":
             default = _conf_value(slot, variants[0], key)
             if assignment.value == default:

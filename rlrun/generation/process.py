@@ -19,6 +19,7 @@ import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -43,6 +44,9 @@ STARTS = 2
 """Of a process that is killed from outside while it starts."""
 
 CLOSE_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 600.0
+"""For what is answered between two tokens: new weights, a score, the end of a call."""
+
 LOG_TAIL_BYTES = 2000
 
 _ROOT = Path(rlrun.__file__).resolve().parent.parent
@@ -118,7 +122,20 @@ class _Child:
         """The reply; the future stays in ``pending`` if the caller is cancelled."""
         future = self.pending.setdefault(call.number, asyncio.get_running_loop().create_future())
         self.send(call)
-        return await asyncio.shield(future)
+        if call.kind == "generate":
+            return await asyncio.shield(future)
+        return await self.soon(future)
+
+    async def soon(self, reply: asyncio.Future[Reply]) -> Reply:
+        """A reply that comes between two tokens; a process that hangs instead is killed."""
+        await asyncio.wait([reply], timeout=ANSWER_TIMEOUT_S)
+        if not reply.done():
+            log.warning(
+                "the generator process has not answered for %g s and is killed", ANSWER_TIMEOUT_S
+            )
+            with suppress(ProcessLookupError):
+                self.process.kill()
+        return await asyncio.shield(reply)
 
     async def _read(self) -> None:
         """Hands out replies until the process ends, then fails what is left."""
@@ -321,7 +338,7 @@ class ProcessGenerator(Generator):
         if reply is None or not child.alive:
             return 0
         child.send(Call(call.number, "cancel", None))
-        answer = await asyncio.shield(reply)
+        answer = await child.soon(reply)
         match answer.kind:
             case "cancelled":
                 return int(answer.content)

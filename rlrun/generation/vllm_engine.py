@@ -22,7 +22,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
-from rlrun.errors import GenerationError
+from rlrun.errors import GenerationError, GenerationTimeout
 from rlrun.generation.vllm_log import EngineLog, environment
 from rlrun.generation.vllm_requests import (
     WHERE,
@@ -171,7 +171,8 @@ class Engine:
 
         Raises:
             EngineLost: The engine's process is gone; says what was sampled until then.
-            GenerationError: It took too long, or vLLM failed.
+            GenerationTimeout: It took too long.
+            GenerationError: vLLM failed.
             Abandoned: It was cancelled; says how many tokens had been sampled.
         """
         try:
@@ -223,7 +224,7 @@ class Engine:
             raise Abandoned(len(sampled.token_ids)) from None
         except TimeoutError as error:
             sampled = await self._take_out(llm, number, answer)
-            late = GenerationError(
+            late = GenerationTimeout(
                 WHERE,
                 f"a request of {len(token_ids)} tokens took more than {timeout_s:g} s on "
                 f"{self.name}; {len(sampled.token_ids)} had been sampled",

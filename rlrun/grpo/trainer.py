@@ -24,6 +24,7 @@ from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver
 from rlrun.grpo.step_metrics import age_metrics, batch_metrics, overlap_metrics, speed_metrics
 from rlrun.grpo.token_outcomes import outcomes, token_categories
+from rlrun.heap import long_lived_heap
 from rlrun.interfaces import Environment, Generator
 from rlrun.learner.handle import LearnerHandle
 from rlrun.logs import MetricsLogger
@@ -134,7 +135,8 @@ class Trainer:
             self.parts.console.step(0, metrics)
         try:
             async with self.parts.rollouts:
-                await self.parts.config.grpo.train(self)
+                with long_lived_heap():
+                    await self.parts.config.grpo.train(self)
         except TrainingError:
             # Weights that cannot be trusted are nothing to go on from.
             self.consistent = False

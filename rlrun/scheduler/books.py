@@ -12,7 +12,7 @@ from rlrun.interfaces import ReadyGroup
 from rlrun.scheduler.events import Outcome, TokenCategory
 from rlrun.scheduler.frontier import Frontier
 from rlrun.scheduler.ledger import Ledger
-from rlrun.scheduler.pool import Pool
+from rlrun.scheduler.pool import Pool, group_state, restore_group
 from rlrun.scheduler.settings import OnAgeLimit, SchedulerSettings
 
 FORMAT = 1
@@ -155,7 +155,7 @@ class Books:
             "at": asdict(self.at),
             "frontier": self.frontier.state(),
             "pool": self.pool.state(),
-            "training": self.pool.group_states(self.training.values()),
+            "training": [group_state(group) for group in self.training.values()],
             "ledger": self.ledger.state(),
         }
 
@@ -169,7 +169,7 @@ class Books:
         if state["format"] != FORMAT:
             raise ValueError(f"scheduler state of format {state['format']}, not {FORMAT}")
         pool = Pool.restore(state["pool"])
-        training = [pool.restore_group(group) for group in state["training"]]
+        training = [restore_group(group) for group in state["training"]]
         return cls(
             settings,
             Frontier.restore(state["frontier"], settings.rows_per_epoch, settings.total_positions),

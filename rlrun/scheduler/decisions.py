@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be done: the outputs of the scheduler, as frozen records with a JSON form."""
+"""What is to be done: the outputs of the scheduler, as records with a JSON form.
+
+Nobody changes them. They are not frozen, since a frozen record takes four times as long to make and
+one is made for every group.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ class CancelReason(StrEnum):
     """The run ends; its prompt is generated again if the run is resumed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Decision:
     """Base of the decisions."""
 
@@ -32,7 +36,7 @@ class Decision:
         return cls(**fields)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Admit(Decision):
     """Start generating this prompt.
 
@@ -46,8 +50,17 @@ class Admit(Decision):
     attempt: int
     target_step: int | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Written out: asdict copies every value, for every group of the run."""
+        return {
+            "type": "Admit",
+            "position": self.position,
+            "attempt": self.attempt,
+            "target_step": self.target_step,
+        }
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class Train(Decision):
     """Train this step on these groups.
 
@@ -86,7 +99,7 @@ class Train(Decision):
         return max(self.ages)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cancel(Decision):
     """Stop generating this attempt, or drop its finished group from the buffer.
 
@@ -104,7 +117,7 @@ class Cancel(Decision):
         return cls(**{**fields, "reason": CancelReason(fields["reason"])})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hold(Decision):
     """The step waits for running groups that would pass the age bound; said once for a step.
 
@@ -122,7 +135,7 @@ class Hold(Decision):
         return cls(fields["step"], tuple(fields["waiting"]))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Fail(Decision):
     """End the run with an error.
 
@@ -135,7 +148,7 @@ class Fail(Decision):
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finish(Decision):
     """End the run: "max_steps", "data_end" or the reason of the Stop event."""
 

@@ -128,6 +128,17 @@ class GroupFinished(Event):
     tokens: int
     verdict: Verdict = Verdict.KEEP
 
+    def to_json(self) -> dict[str, Any]:
+        """Written out: asdict copies every value, for every group of the run."""
+        return {
+            "type": "GroupFinished",
+            "position": self.position,
+            "attempt": self.attempt,
+            "oldest_version": self.oldest_version,
+            "tokens": self.tokens,
+            "verdict": self.verdict,
+        }
+
     @classmethod
     def decode(cls, fields: dict[str, Any]) -> Self:
         """Makes the event from its JSON fields."""

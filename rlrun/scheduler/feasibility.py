@@ -12,14 +12,15 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
 
 from rlrun.interfaces import ReadyGroup
 
 
 def first_violation(
     running: Mapping[int, int], prompts_per_step: int, max_age: int, version: int
-) -> int | None:
-    """The lowest version x of which too many groups generate, or None.
+) -> tuple[int, int] | None:
+    """The lowest version x of which too many groups generate, and how many too many; or None.
 
     Training the oldest ready groups meets every deadline that ready groups can meet, so whether any
     batch is feasible depends on the running ones alone.
@@ -33,8 +34,9 @@ def first_violation(
     count = 0
     for x, groups in running.items():
         count += groups
-        if count > prompts_per_step * (x + max_age - version):
-            return x
+        excess = count - prompts_per_step * (x + max_age - version)
+        if excess > 0:
+            return x, excess
     return None
 
 
@@ -112,12 +114,12 @@ def select(
     """The batch: groups in ranked order while that is feasible, then the oldest.
 
     Args:
-        ready: All ready groups.
+        ready: All ready groups, in the order of finishing.
         ranked: The same, as the batching policy ranks them; at least ``size``.
         required: From ``needs``.
         size: Groups of the batch.
     """
-    versions = Counter(group.oldest_version for group in ranked[:size])
+    versions = Counter(map(attrgetter("oldest_version"), ranked[:size]))
     if all(sum(n for v, n in versions.items() if v <= x) >= need for x, need in required):
         return list(ranked[:size])
     remaining = [need for _, need in required]
@@ -134,6 +136,6 @@ def select(
     if len(chosen) < size:
         taken = {group.position for group in chosen}
         rest = [group for group in ready if group.position not in taken]
-        rest.sort(key=lambda group: (group.oldest_version, group.finish_order))
+        rest.sort(key=attrgetter("oldest_version"))
         chosen += rest[: size - len(chosen)]
     return chosen

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from operator import attrgetter
 
@@ -18,7 +19,7 @@ def form_batch(books: Books, batching: Batching, decisions: list[Decision]) -> N
     """Begins the next step if its batch can be formed; appends what is to be done.
 
     The trainer must be free: no batch trains and the last step's weights are published. Called
-    after every event, so nothing is ranked before it is clear that the step can begin.
+    after nearly every event, so nothing is ranked before it is clear that the step can begin.
     """
     if batching.assigns_targets:
         chosen = _batch_of_target(books, batching)
@@ -62,8 +63,10 @@ def _batch_by_rank(books: Books, batching: Batching, decisions: list[Decision]) 
     if len(pool.ready) < size and not (pool.ready and books.all_arrived):
         return []
     if not books.masks:
-        limit = first_violation(pool.firm_by_version, size, max_age, version)
-        if limit is not None:
+        violation = first_violation(pool.firm_by_version, size, max_age, version)
+        if violation is not None:
+            limit, excess = violation
+            pool.require_end(limit, excess)
             if books.at.held_step != version + 1:
                 decisions.append(_hold(books, limit))
             return []
@@ -83,8 +86,9 @@ def _batch_by_rank(books: Books, batching: Batching, decisions: list[Decision]) 
 def _hold(books: Books, limit: int) -> Hold:
     """The step waits for running groups of version ``limit`` or older that may not expire."""
     books.at.held_step = books.next_step
-    running = books.pool.running.items()
-    waiting = tuple(p for p, r in running if not r.may_expire and r.version <= limit)
+    # In order of admission, hence of versions.
+    oldest = itertools.takewhile(lambda item: item[1].version <= limit, books.pool.running.items())
+    waiting = tuple(position for position, running in oldest if not running.may_expire)
     return Hold(books.next_step, waiting)
 
 
@@ -106,12 +110,12 @@ def _expire_running(books: Books, decisions: list[Decision]) -> None:
 
 
 def _expire_ready(books: Books, position: int) -> Cancel:
-    books.pool.take([books.pool.ready[position]])
-    attempt, tokens = books.pool.results.pop(position)
-    books.ledger.take_buffered({TokenCategory.STALE: tokens})
+    group = books.pool.ready[position]
+    books.pool.take([group])
+    books.ledger.take_buffered({TokenCategory.STALE: group.tokens})
     books.frontier.redo(position, expiries=1)
     books.at.expired_groups += 1
-    return Cancel(position, attempt, CancelReason.EXPIRED)
+    return Cancel(position, group.attempt, CancelReason.EXPIRED)
 
 
 def _rank(
@@ -123,7 +127,7 @@ def _rank(
         ConfigError: It is not an ordering of exactly the groups that were given.
     """
     ranked = batching.rank(groups)
-    positions = {group.position for group in ranked[:size]}
+    positions = set(map(attrgetter("position"), ranked[:size]))
     if (
         len(ranked) != len(groups)
         or len(positions) < size
@@ -146,7 +150,9 @@ def _begin(books: Books, chosen: Sequence[ReadyGroup]) -> Train:
     settings, at = books.settings, books.at
     step = books.next_step
     batch = sorted(chosen, key=attrgetter("position"))
-    oldest = min(group.oldest_version for group in batch)
+    positions = tuple(map(attrgetter("position"), batch))
+    versions = tuple(map(attrgetter("oldest_version"), batch))
+    oldest = min(versions)
     floor = at.version - settings.max_age
     mask_before = None
     if oldest < floor:
@@ -154,11 +160,6 @@ def _begin(books: Books, chosen: Sequence[ReadyGroup]) -> Train:
         mask_before = floor
     assert step == at.version + 1, (step, at.version)
     books.pool.take(batch)
-    books.training = {group.position: group for group in batch}
+    books.training = dict(zip(positions, batch, strict=True))
     at.dropped = 0
-    return Train(
-        step,
-        tuple(group.position for group in batch),
-        tuple(group.oldest_version for group in batch),
-        mask_before,
-    )
+    return Train(step, positions, versions, mask_before)

@@ -105,9 +105,9 @@ class Frontier:
             if history:
                 history.pop(position, None)
             epoch = position // rows
-            touched.add(epoch)
-            if epoch not in counts:
-                counts[epoch] = dict.fromkeys(Outcome, 0)
+            if epoch not in touched:
+                touched.add(epoch)
+                counts.setdefault(epoch, dict.fromkeys(Outcome, 0))
             counts[epoch][outcome] += 1
         return [epoch for epoch in sorted(touched) if self._close(epoch)]
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 from rlrun.interfaces import Batching, ReadyGroup
@@ -88,6 +89,7 @@ class Intake:
         books.ledger.forget_all()
         for group in books.training.values():
             books.pool.put(group)
+        books.pool.sort_ready()
         books.training = {}
         at.version, at.unpublished = at.trained, 0
         at.paused = at.ended = False
@@ -108,20 +110,28 @@ class Intake:
         books, at, position = self._books, self._books.at, event.position
         oldest = running.version if event.oldest_version is None else event.oldest_version
         # During a refit the generator may be ahead of what is published.
-        if not running.version <= oldest <= at.version + bool(at.unpublished):
+        if not running.version <= oldest <= at.version + (at.unpublished > 0):
             raise ValueError(
                 f"group {position}, admitted at version {running.version}, finished at version "
                 f"{at.version} with oldest version {oldest}"
             )
         pool = books.pool
-        pool.stop(position)
-        at.failures, at.first_error = 0, ""
         dropped = DROPPED.get(event.verdict)
+        pool.stop(position, finished=dropped is None)
+        at.failures, at.first_error = 0, ""
         if dropped is None:
             books.ledger.finish(running.tokens, event.tokens)
-            pool.results[position] = event.attempt, event.tokens
             pool.put(
-                ReadyGroup(position, oldest, running.version, at.finish_order, running.target_step)
+                ReadyGroup(
+                    position,
+                    oldest,
+                    running.version,
+                    at.finish_order,
+                    running.target_step,
+                    event.attempt,
+                    event.tokens,
+                ),
+                finished=True,
             )
             at.finish_order += 1
         else:
@@ -167,14 +177,11 @@ class Intake:
             raise ValueError(f"step {event.step}: a trained group cannot have failed")
         if not AFTER_TRAINING >= event.tokens.keys() or min(event.tokens.values(), default=0) < 0:
             raise ValueError(f"step {event.step}: illegal token counts {dict(event.tokens)}")
-        results = books.pool.results
-        tokens = sum(results[position][1] for position in books.training)
+        tokens = sum(map(attrgetter("tokens"), books.training.values()))
         if sum(event.tokens.values()) != tokens:
             raise ValueError(f"step {event.step}: {dict(event.tokens)} do not add up to {tokens}")
         books.end_prompts(event.outcomes)
         books.ledger.take_buffered(event.tokens)
-        for position in books.training:
-            del results[position]
         at.trained = event.step
         at.unpublished, books.training = len(books.training), {}
 
@@ -196,7 +203,8 @@ class Intake:
 
     def _on_data_ended(self, event: ev.DataEnded) -> None:
         books, total = self._books, event.total_positions
-        beyond = [position for position in books.pool.results if position >= total]
+        finished = (*books.training, *books.pool.ready)
+        beyond = [position for position in finished if position >= total]
         if beyond:
             raise ValueError(f"the stream ends at {total} but position {beyond[0]} finished")
         for position in [p for p in books.pool.running if p >= total]:
@@ -231,8 +239,8 @@ class Intake:
         books, position, attempt = self._books, event.position, event.attempt
         if position >= books.frontier.next_position:
             raise ValueError(f"group {position} was never admitted")
-        result = books.pool.results.get(position)
-        if result is not None and result[0] == attempt:
+        finished = books.training.get(position) or books.pool.ready.get(position)
+        if finished is not None and finished.attempt == attempt:
             raise ValueError(f"group {position}, attempt {attempt}, was reported twice")
         last = not isinstance(event, ev.TokensGenerated)
         books.ledger.late(position, attempt, event.tokens, last=last)

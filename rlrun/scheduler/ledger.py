@@ -58,7 +58,8 @@ class Ledger:
         """A running attempt finished with ``tokens``, which are buffered now."""
         counts = self._tokens
         self.generated += tokens - reported
-        counts[_IN_FLIGHT] -= reported
+        if reported:
+            counts[_IN_FLIGHT] -= reported
         counts[_BUFFERED] += tokens
 
     def take_buffered(self, tokens: Mapping[TokenCategory, int]) -> None:

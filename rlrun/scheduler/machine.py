@@ -177,7 +177,7 @@ class Scheduler:
             if not pool.ready and not pool.running and books.frontier.exhausted:
                 self._finish("data_end")
                 return
-            if pool.ready and not at.paused and not at.unpublished:
+            if pool.ready and not (pool.excess or at.paused or at.unpublished):
                 form_batch(books, self._batching, self._decisions)
         if not at.paused:
             self._admit()

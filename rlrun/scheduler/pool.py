@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import heapq
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Self
 
 from rlrun.interfaces import ReadyGroup
@@ -34,16 +37,21 @@ class Pool:
 
     ``running`` is in order of admission, so its versions never fall, and the counts of running
     groups by version have their keys in ascending order; ``ready`` is in order of finishing.
-    ``results`` has (attempt, tokens) of the groups that are ready or train.
+
+    Attributes:
+        excess: So many of the running groups that ``require_end`` named must end before a step can
+            begin; 0 if it is not known that a step must wait.
     """
 
     __slots__ = (
+        "_open_target",
+        "_waited_version",
         "assigned",
+        "excess",
         "expirable_by_version",
         "ready",
         "ready_by_target",
         "ready_by_version",
-        "results",
         "running",
         "running_by_version",
     )
@@ -52,12 +60,15 @@ class Pool:
         """Starts empty."""
         self.running: dict[int, Running] = {}
         self.ready: dict[int, ReadyGroup] = {}
-        self.results: dict[int, tuple[int, int]] = {}
         self.running_by_version: dict[int, int] = {}
         self.expirable_by_version: dict[int, int] = {}
         self.ready_by_version: dict[int, int] = {}
         self.assigned: dict[int, int] = {}
         self.ready_by_target: dict[int, int] = {}
+        self.excess = 0
+        self._waited_version = -1
+        # No target below it that anybody asks for has an open place.
+        self._open_target = 0
 
     @property
     def firm_by_version(self) -> Mapping[int, int]:
@@ -78,12 +89,19 @@ class Pool:
         counts, version = self.running_by_version, running.version
         counts[version] = counts.get(version, 0) + 1
         if running.may_expire:
-            _change(self.expirable_by_version, running.version, 1)
+            _change(self.expirable_by_version, version, 1)
+        elif self.excess and version <= self._waited_version:
+            self.excess += 1
         if running.target_step is not None:
             _change(self.assigned, running.target_step, 1)
 
-    def stop(self, position: int) -> Running:
-        """A group no longer generates."""
+    def stop(self, position: int, *, finished: bool = False) -> Running:
+        """A group no longer generates.
+
+        Args:
+            position: Its place in the stream.
+            finished: It is ready instead, and keeps its place in its target.
+        """
         running = self.running.pop(position)
         counts, version = self.running_by_version, running.version
         if counts[version] > 1:
@@ -91,31 +109,54 @@ class Pool:
         else:
             del counts[version]
         if running.may_expire:
-            _change(self.expirable_by_version, running.version, -1)
-        if running.target_step is not None:
-            _change(self.assigned, running.target_step, -1)
+            _change(self.expirable_by_version, version, -1)
+        elif self.excess and version <= self._waited_version:
+            self.excess -= 1
+        if running.target_step is not None and not finished:
+            self._leave_target(running.target_step, 1)
         return running
 
-    def put(self, group: ReadyGroup) -> None:
-        """A group is ready; its result is there already."""
+    def require_end(self, version: int, excess: int) -> None:
+        """A step has to wait until ``excess`` running groups fewer may be behind their bound.
+
+        Counted here as groups start and stop, so that nobody needs to look again at every event.
+
+        Args:
+            version: Groups of this version or older are counted, except those that may expire.
+            excess: How many of them are too many; at least 1.
+        """
+        self._waited_version, self.excess = version, excess
+
+    def put(self, group: ReadyGroup, *, finished: bool = False) -> None:
+        """A group is ready.
+
+        Args:
+            group: The group.
+            finished: It generated until now, and has its place in its target.
+        """
         self.ready[group.position] = group
         counts, version = self.ready_by_version, group.oldest_version
         counts[version] = counts.get(version, 0) + 1
         if group.target_step is not None:
-            _change(self.assigned, group.target_step, 1)
             _change(self.ready_by_target, group.target_step, 1)
+            if not finished:
+                _change(self.assigned, group.target_step, 1)
 
-    def take(self, groups: Iterable[ReadyGroup]) -> None:
-        """Groups are no longer ready; their results stay."""
-        ready, counts = self.ready, self.ready_by_version
+    def take(self, groups: Sequence[ReadyGroup]) -> None:
+        """Groups are no longer ready."""
+        for version, count in Counter(map(attrgetter("oldest_version"), groups)).items():
+            _change(self.ready_by_version, version, -count)
+        for target, count in Counter(map(attrgetter("target_step"), groups)).items():
+            if target is not None:
+                self._leave_target(target, count)
+                _change(self.ready_by_target, target, -count)
         for group in groups:
-            del ready[group.position]
-            counts[group.oldest_version] -= 1
-            if not counts[group.oldest_version]:
-                del counts[group.oldest_version]
-            if group.target_step is not None:
-                _change(self.assigned, group.target_step, -1)
-                _change(self.ready_by_target, group.target_step, -1)
+            del self.ready[group.position]
+
+    def sort_ready(self) -> None:
+        """Puts the ready groups in the order in which they finished, after some were put back."""
+        finished = sorted(self.ready.values(), key=attrgetter("finish_order"))
+        self.ready = {group.position: group for group in finished}
 
     def overdue(self, oldest_legal: int) -> list[int]:
         """Ready positions whose oldest token is older than a version."""
@@ -125,27 +166,35 @@ class Pool:
 
     def open_target(self, first: int, size: int) -> int:
         """The earliest step from ``first`` on that has fewer than ``size`` groups."""
+        first = max(first, self._open_target)
         while self.assigned.get(first, 0) >= size:
             first += 1
+        self._open_target = first
         return first
 
     def pull_forward(self, step: int, size: int) -> None:
         """Fills a step from later ones, lowest target and position first."""
-        while self.assigned.get(step, 0) < size:
-            later = min(((t, p) for t, p in self._targets() if t > step), default=None)
-            if later is None:
-                return
-            self._retarget(later[1], later[0], step)
+        missing = size - self.assigned.get(step, 0)
+        # Asked at every event at the end of the data, and then mostly in vain.
+        if missing <= 0 or max(self.assigned, default=step) <= step:
+            return
+        later = ((target, position) for target, position in self._targets() if target > step)
+        for target, position in heapq.nsmallest(missing, later):
+            self._retarget(position, target, step)
+
+    def _leave_target(self, target: int, groups: int) -> None:
+        _change(self.assigned, target, -groups)
+        self._open_target = min(self._open_target, target)
 
     def _retarget(self, position: int, old: int, new: int) -> None:
-        _change(self.assigned, old, -1)
+        self._leave_target(old, 1)
         _change(self.assigned, new, 1)
         if position in self.running:
             self.running[position].target_step = new
             return
         _change(self.ready_by_target, old, -1)
         _change(self.ready_by_target, new, 1)
-        self.ready[position] = replace(self.ready[position], target_step=new)
+        self.ready[position] = self.ready[position]._replace(target_step=new)
 
     def _targets(self) -> Iterator[tuple[int, int]]:
         for position, running in self.running.items():
@@ -162,23 +211,8 @@ class Pool:
                 [position, r.attempt, r.version, r.target_step, r.may_expire, r.tokens]
                 for position, r in self.running.items()
             ],
-            "ready": self.group_states(self.ready.values()),
+            "ready": [group_state(group) for group in self.ready.values()],
         }
-
-    def group_states(self, groups: Iterable[ReadyGroup]) -> list[list[int | None]]:
-        """JSON-able states of finished groups."""
-        states: list[list[int | None]] = []
-        for g in groups:
-            attempt, tokens = self.results[g.position]
-            versions = [g.oldest_version, g.admitted_version]
-            states.append([g.position, attempt, *versions, g.finish_order, g.target_step, tokens])
-        return states
-
-    def restore_group(self, state: Sequence[Any]) -> ReadyGroup:
-        """Takes in a finished group's result; the group."""
-        position, attempt, oldest, admitted, order, target, tokens = state
-        self.results[position] = attempt, tokens
-        return ReadyGroup(position, oldest, admitted, order, target)
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Self:
@@ -187,8 +221,20 @@ class Pool:
         for position, *fields in state["running"]:
             pool.start(position, Running(*fields))
         for group in state["ready"]:
-            pool.put(pool.restore_group(group))
+            pool.put(restore_group(group))
         return pool
+
+
+def group_state(group: ReadyGroup) -> list[int | None]:
+    """JSON-able state of a finished group."""
+    position, oldest, admitted, order, target, attempt, tokens = group
+    return [position, attempt, oldest, admitted, order, target, tokens]
+
+
+def restore_group(state: Sequence[Any]) -> ReadyGroup:
+    """Inverse of ``group_state``."""
+    position, attempt, oldest, admitted, order, target, tokens = state
+    return ReadyGroup(position, oldest, admitted, order, target, attempt, tokens)
 
 
 def _change(counts: dict[int, int], key: int, by: int) -> None:

@@ -6,13 +6,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rlrun.slots.registry import Checked
 
 
-@dataclass(frozen=True, slots=True)
-class ReadyGroup:
+class ReadyGroup(NamedTuple):
     """A finished trajectory group as a batching policy sees it.
 
     Attributes:
@@ -21,6 +20,8 @@ class ReadyGroup:
         admitted_version: Weight version when it was admitted.
         finish_order: 0 for the first group that finished in this run, and so on.
         target_step: The step it was admitted for, if the policy assigns one.
+        attempt: Which attempt at its prompt made it, from 0.
+        tokens: Sampled tokens over all its trajectories.
     """
 
     position: int
@@ -28,6 +29,8 @@ class ReadyGroup:
     admitted_version: int
     finish_order: int
     target_step: int | None = None
+    attempt: int = 0
+    tokens: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,4 +43,8 @@ class Batching(Checked, ABC):
 
     @abstractmethod
     def rank(self, ready: Sequence[ReadyGroup]) -> list[ReadyGroup]:
-        """The groups in the order in which they should be trained; each exactly once."""
+        """The groups in the order in which they should be trained; each exactly once.
+
+        Args:
+            ready: In the order in which they finished, which a stable sort keeps among equals.
+        """

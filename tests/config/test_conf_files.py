@@ -125,6 +125,16 @@ def test_there_are_the_scales_that_recipes_are_run_at() -> None:
     assert SCALES == ["1gpu", "1node", "full", "smoke"]
 
 
+@pytest.mark.parametrize("path", RECIPE_FILES, ids=name_of)
+def test_every_recipe_takes_the_other_schedule_by_one_flag(path: Path) -> None:
+    own = load([f"+recipe={path.stem}"]).config.grpo
+    other = "sync" if own.concurrent else "async"
+    changed = load([f"+recipe={path.stem}", f"grpo={other}"]).config
+    assert changed.grpo.concurrent is not own.concurrent
+    assert changed.grpo.num_prompts_per_step == own.num_prompts_per_step
+    assert changed.correction.active(changed.grpo.concurrent) or own.concurrent
+
+
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("path", RECIPE_FILES, ids=name_of)
 def test_every_recipe_composes_at_every_scale(path: Path, scale: str) -> None:

@@ -16,6 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rlrun.errors import GenerationError, TrainingError
+from rlrun.generation import process
 from rlrun.generation.process import NAME, ProcessGenerator
 from rlrun.interfaces import Abandoned, GeneratorInputs
 from rlrun.learner.attention import use_attention
@@ -108,7 +109,11 @@ def generator_processes() -> list[int]:
 
 
 def test_faults_and_new_weights(
-    model: PreTrainedModel, renderer: Renderer, requests_for: Requests, tmp_path: Path
+    model: PreTrainedModel,
+    renderer: Renderer,
+    requests_for: Requests,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In one process, as each takes seconds to start."""
     many = requests_for(60, samples=8)
@@ -161,12 +166,14 @@ def test_faults_and_new_weights(
         (again,) = await generator.generate(many[:1])
         assert again.weight_versions[0].version == newest
 
-        # The probe after a refit asks whatever takes the place of a process that dies over it.
-        pid = generator._child.process.pid
-        os.kill(pid, signal.SIGSTOP)
-        scoring = asyncio.create_task(generator.engine_scores((5, 6, 7)))
-        await asyncio.sleep(0.05)
-        os.kill(pid, signal.SIGKILL)
+        # One that hangs is killed, and the probe after a refit asks whatever takes its place.
+        hangs = generator._child
+        os.kill(hangs.process.pid, signal.SIGSTOP)
+        with monkeypatch.context() as patch:
+            patch.setattr(process, "ANSWER_TIMEOUT_S", 0.05)
+            scoring = asyncio.create_task(generator.engine_scores((5, 6, 7)))
+            while hangs.alive:
+                await asyncio.sleep(0.01)
         assert len((await scoring)[NAME]) == 2
         # One that comes back with other weights than its predecessor had is not asked for more.
         await generator.engine_scores(many[0].token_ids)

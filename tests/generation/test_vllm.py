@@ -17,7 +17,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from rlrun.errors import GenerationError, TrainingError
+from rlrun.errors import GenerationError, GenerationTimeout, TrainingError
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
 from rlrun.learner.model import saved_tensors
@@ -184,7 +184,7 @@ def test_cancelling_takes_the_requests_out_of_the_engine(vllm: VLLMSession) -> N
 @pytest.mark.usefixtures("forced_lengths")
 def test_a_request_that_takes_too_long_is_an_error_and_leaves_the_engine(vllm: VLLMSession) -> None:
     generator = vllm.with_settings(request_timeout_s=0.05)
-    with pytest.raises(GenerationError, match=r"more than 0.05 s on engine 0 of 1"):
+    with pytest.raises(GenerationTimeout, match=r"more than 0.05 s on engine 0 of 1"):
         vllm.run(generator.generate(long_requests(64)))
     assert unfinished(vllm) == 0
 

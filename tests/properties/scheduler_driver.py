@@ -76,6 +76,7 @@ class Group:
     version: int
     target: int | None
     tokens: int = 0
+    finished: int = -1
 
 
 @dataclass
@@ -178,7 +179,7 @@ class Run:
         attempt = group.attempt
         books.streak = 0
         if verdict is Verdict.KEEP:
-            group.version = oldest
+            group.version, group.finished = oldest, len(self.log)
             books.ready[position] = group
         else:
             self.end_prompt(position, Outcome(verdict.value))
@@ -414,6 +415,8 @@ class Run:
         assert held <= limit
         assert self.scheduler.in_flight == tuple(books.running)
         assert set(self.scheduler.held) == books.ready.keys() | books.training.keys()
+        finished = [books.ready[p].finished for p in self.scheduler.held if p in books.ready]
+        assert finished == sorted(finished)
         if self.ended is None and not books.paused and not books.stopping:
             self.check_nothing_idle(held, limit)
 
