@@ -7,6 +7,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
@@ -58,12 +59,57 @@ def test_an_argument_that_vllm_lacks_is_refused_with_the_nearest() -> None:
     assert "did you mean max_num_seqs" in text
 
 
+VALUES = {
+    "max_num_seqs: many": "max_num_seqs='many' is not what vLLM's engine takes. It takes: int",
+    "max_num_seqs: 1.5": "max_num_seqs=1.5 is not",
+    "enforce_eager: 1": "enforce_eager=1 is not",
+    "ignore_patterns: [1]": "ignore_patterns=[1] is not",
+    "kv_cache_dtype: fp99": "kv_cache_dtype='fp99' is not what vLLM's engine takes. It takes: auto,",
+    "scheduling_policy: lifo": "It takes: fcfs, priority",
+    "max_num_seqs: 0": "max_num_seqs=0 is out of the range of vLLM's. Give at least 1",
+    "gpu_memory_utilization: 1.5": "gpu_memory_utilization=1.5 is out of the range",
+    "compilation_config: eager": "compilation_config='eager' is not",
+    "compilation_config: {backed: eager}": "config.backed is no key of vLLM's CompilationConfig; did",
+}
+
+
+@installed
+@pytest.mark.parametrize("given", VALUES)
+def test_a_value_that_vllm_would_refuse_at_the_start_is_refused_by_name(given: str) -> None:
+    assert VALUES[given] in problems(f"generation.vllm_kwargs={{{given}}}")
+
+
+@installed
+def test_values_that_vllm_converts_are_left_to_it() -> None:
+    fine = {
+        "attention_backend": "FLASH_ATTN",
+        "block_size": None,
+        "compilation_config": {"backend": "eager", "mode": "NONE"},
+        "cpu_offload_params": ["experts"],
+        "gpu_memory_utilization": 1,
+        "hf_overrides": {"architectures": ["Mine"]},
+        "kv_cache_memory_bytes": 1e9,
+        "moe_backend": "FLASHINFER-TRTLLM",
+        "speculative_config": {"method": "ngram"},
+    }
+    assert not list(wrong_kwargs(fine))
+
+
 @installed
 def test_arguments_are_those_of_vllms_own_class() -> None:
     arg_utils = pytest.importorskip("vllm.engine.arg_utils")
-    assert known_args() == set(arg_utils.AsyncEngineArgs.__dataclass_fields__)
+    fields = arg_utils.AsyncEngineArgs.__dataclass_fields__
+    assert known_args() == set(fields)
     assert OWNED.keys() - known_args() <= {"worker_cls"}
-    assert not list(wrong_kwargs({"max_num_seqs": 3, "kv_cache_memory_bytes": 1}))
+    defaults = {
+        name: field.default
+        for name, field in fields.items()
+        if name not in OWNED and isinstance(field.default, int | float | str | None)
+    }
+    assert len(defaults) > 150
+    assert not list(wrong_kwargs(defaults))
+    for choice in typing.get_args(arg_utils.CacheDType):
+        assert not list(wrong_kwargs({"kv_cache_dtype": choice}))
 
 
 def test_all_wrong_arguments_are_named_at_once() -> None:
