@@ -64,12 +64,12 @@ VALUES = {
     "max_num_seqs: 1.5": "max_num_seqs=1.5 is not",
     "enforce_eager: 1": "enforce_eager=1 is not",
     "ignore_patterns: [1]": "ignore_patterns=[1] is not",
-    "kv_cache_dtype: fp99": "kv_cache_dtype='fp99' is not what vLLM's engine takes. It takes: auto,",
+    "kv_cache_dtype: fp99": "kv_cache_dtype='fp99' is not what vLLM's engine takes. It takes: auto",
     "scheduling_policy: lifo": "It takes: fcfs, priority",
     "max_num_seqs: 0": "max_num_seqs=0 is out of the range of vLLM's. Give at least 1",
     "gpu_memory_utilization: 1.5": "gpu_memory_utilization=1.5 is out of the range",
     "compilation_config: eager": "compilation_config='eager' is not",
-    "compilation_config: {backed: eager}": "config.backed is no key of vLLM's CompilationConfig; did",
+    "compilation_config: {backed: eager}": "config.backed is no key of vLLM's CompilationConfig;",
 }
 
 
