@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config.suggest import nearest
-from rlrun.generation.vllm_values import ConfigSource
+from rlrun.generation.vllm_values import ConfigSource, is_number
 
 ARGUMENT_CLASSES = ("EngineArgs", "AsyncEngineArgs")
 
@@ -27,7 +27,10 @@ OWNED: Mapping[str, str] = {
     "max_model_len": "policy.max_total_sequence_length",
     "seed": "grpo.seed",
     "tensor_parallel_size": "generation.tensor_parallel_size",
+    "pipeline_parallel_size": "generation.tensor_parallel_size",
+    "prefill_context_parallel_size": "generation.tensor_parallel_size",
     "data_parallel_size": "generation.num_engines",
+    "nnodes": "generation.num_engines",
     "device_ids": "generation.num_engines",
     "distributed_executor_backend": "generation.tensor_parallel_size",
     "weight_transfer_config": "generation.refit",
@@ -46,6 +49,7 @@ CPU_BLOCK_TOKENS = 32
 short prompts, and its attention wants a multiple of 32."""
 MAX_NUM_SEQS = 256
 """Requests that run at once, as far as the cache has room."""
+SHARE = "gpu_memory_utilization"
 COLOCATED_MEMORY = 0.5
 """Share of a GPU that an engine takes which has it together with the learner."""
 
@@ -75,6 +79,9 @@ def wrong_kwargs(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             wrong = ConfigSource(_package() / "config").problem(known[name], name, value)
             if wrong is not None:
                 yield f"vllm_kwargs.{wrong[0]}", wrong[1]
+        elif name == SHARE and not known and not (is_number(value) and 0 < value <= 1):
+            # The plan of a run counts with it, wherever that is made.
+            yield f"vllm_kwargs.{name}={value!r} is no share", "Give a number above 0, at most 1"
         elif known:
             near = nearest(name, sorted(known.keys() - OWNED.keys()))
             meant = f"; did you mean {near[0]}" if near else ""
@@ -128,5 +135,5 @@ def default_args(*, on_cpu: bool, colocated: bool, state_space: bool) -> dict[st
             # Their states can be shared only at the ends of pieces that prompts are read in.
             args["enable_prefix_caching"] = False
     if colocated:
-        args["gpu_memory_utilization"] = COLOCATED_MEMORY
+        args[SHARE] = COLOCATED_MEMORY
     return args

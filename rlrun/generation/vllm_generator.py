@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -148,7 +149,9 @@ class VLLMGenerator(Generator):
         if self.transfer.colocated and not self._asleep:
             async with self._weights_lock:
                 for engine in self.engines:
-                    await engine.control(engine.llm.sleep(level=1, mode="keep"))
+                    # One that is gone takes no memory; the refit starts it again.
+                    with suppress(EngineLost):
+                        await engine.control(engine.llm.sleep(level=1, mode="keep"))
                 self._asleep = True
 
     async def close(self) -> None:
@@ -300,7 +303,9 @@ class VLLMGenerator(Generator):
         async with self._weights_lock:
             if self._asleep:
                 for engine in self.engines:
-                    await engine.control(engine.llm.wake_up())
+                    # One that is gone is started again by whoever needs it.
+                    with suppress(EngineLost):
+                        await engine.control(engine.llm.wake_up())
                 self._asleep = False
 
     # --- lost engines -----------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from rlrun.config.suggest import nearest
 SCALARS: Mapping[str, Callable[[Any], bool]] = {
     "bool": lambda value: isinstance(value, bool),
     # YAML reads 1e9 as a float, and vLLM takes it where it is whole.
-    "int": lambda value: _is_number(value) and float(value).is_integer(),
-    "float": lambda value: _is_number(value),
+    "int": lambda value: is_number(value) and float(value).is_integer(),
+    "float": lambda value: is_number(value),
     "str": lambda value: isinstance(value, str),
     "dict": lambda value: isinstance(value, dict),
     "list": lambda value: isinstance(value, list),
@@ -37,7 +37,8 @@ BOUNDS: Mapping[str, tuple[str, Callable[[float, float], bool]]] = {
 """Keywords of pydantic's Field."""
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether it is one to YAML."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -64,7 +65,7 @@ class ConfigSource:
             return f"{name}={value!r} is not what vLLM's engine takes", f"It takes: {wanted}"
         if isinstance(value, dict):
             return next(self._unknown_keys(field.annotation, name, value), None)
-        if _is_number(value):
+        if is_number(value):
             return self._beyond(field, name, value)
         return None
 

@@ -79,6 +79,15 @@ def test_a_value_that_vllm_would_refuse_at_the_start_is_refused_by_name(given: s
     assert VALUES[given] in problems(f"generation.vllm_kwargs={{{given}}}")
 
 
+def test_the_share_of_a_gpu_is_checked_where_there_is_no_vllm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vllm_args, "_arguments", lambda: {})
+    for value in ("much", 0, 1.5, True):
+        assert "is no share" in problems(f"generation.vllm_kwargs.gpu_memory_utilization={value}")
+    load([*VLLM, "generation.vllm_kwargs={gpu_memory_utilization: 0.4, no_such: many}"])
+
+
 @installed
 def test_values_that_vllm_converts_are_left_to_it() -> None:
     fine = {
