@@ -75,13 +75,13 @@ def wrong_kwargs(kwargs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
                 f"vllm_kwargs.{name} is decided by {OWNED[name]}",
                 f"Set {OWNED[name]} instead",
             )
+        elif name == SHARE and not (is_number(value) and 0 < value <= 1):
+            # The plan of a run counts with it, wherever that is made.
+            yield f"vllm_kwargs.{name}={value!r} is no share", "Give a number above 0, at most 1"
         elif name in known:
             wrong = ConfigSource(_package() / "config").problem(known[name], name, value)
             if wrong is not None:
                 yield f"vllm_kwargs.{wrong[0]}", wrong[1]
-        elif name == SHARE and not known and not (is_number(value) and 0 < value <= 1):
-            # The plan of a run counts with it, wherever that is made.
-            yield f"vllm_kwargs.{name}={value!r} is no share", "Give a number above 0, at most 1"
         elif known:
             near = nearest(name, sorted(known.keys() - OWNED.keys()))
             meant = f"; did you mean {near[0]}" if near else ""

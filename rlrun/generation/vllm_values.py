@@ -60,6 +60,9 @@ class ConfigSource:
             name: Its name.
             value: As YAML has it.
         """
+        if value is None:
+            # Many have it as the default without a word of it in their type.
+            return None
         if not self._allows(field.annotation, value):
             wanted = ", ".join(dict.fromkeys(self._in_words(field.annotation)))
             return f"{name}={value!r} is not what vLLM's engine takes", f"It takes: {wanted}"

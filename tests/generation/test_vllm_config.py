@@ -59,33 +59,44 @@ def test_an_argument_that_vllm_lacks_is_refused_with_the_nearest() -> None:
     assert "did you mean max_num_seqs" in text
 
 
-VALUES = {
-    "max_num_seqs: many": "max_num_seqs='many' is not what vLLM's engine takes. It takes: int",
-    "max_num_seqs: 1.5": "max_num_seqs=1.5 is not",
-    "enforce_eager: 1": "enforce_eager=1 is not",
-    "ignore_patterns: [1]": "ignore_patterns=[1] is not",
-    "kv_cache_dtype: fp99": "kv_cache_dtype='fp99' is not what vLLM's engine takes. It takes: auto",
-    "scheduling_policy: lifo": "It takes: fcfs, priority",
-    "max_num_seqs: 0": "max_num_seqs=0 is out of the range of vLLM's. Give at least 1",
-    "gpu_memory_utilization: 1.5": "gpu_memory_utilization=1.5 is out of the range",
-    "compilation_config: eager": "compilation_config='eager' is not",
-    "compilation_config: {backed: eager}": "config.backed is no key of vLLM's CompilationConfig;",
-}
+VALUES: list[tuple[str, object, str]] = [
+    ("max_num_seqs", "many", "is not what vLLM's engine takes. It takes: int"),
+    ("max_num_seqs", 1.5, "is not what"),
+    ("max_num_seqs", 0, "is out of the range of vLLM's. Give at least 1"),
+    ("cpu_offload_gb", -1, "is out of the range of vLLM's. Give at least 0"),
+    ("enforce_eager", 1, "is not what"),
+    ("ignore_patterns", [1], "is not what"),
+    ("kv_cache_dtype", "fp99", "is not what vLLM's engine takes. It takes: auto, "),
+    ("scheduling_policy", "lifo", "is not what vLLM's engine takes. It takes: fcfs, priority"),
+    ("compilation_config", "eager", "is not what"),
+]
 
 
 @installed
-@pytest.mark.parametrize("given", VALUES)
-def test_a_value_that_vllm_would_refuse_at_the_start_is_refused_by_name(given: str) -> None:
-    assert VALUES[given] in problems(f"generation.vllm_kwargs={{{given}}}")
+@pytest.mark.parametrize(("name", "value", "text"), VALUES)
+def test_a_value_that_vllm_would_refuse_at_the_start_is_refused_by_name(
+    name: str, value: object, text: str
+) -> None:
+    ((what, remedy),) = wrong_kwargs({"max_num_batched_tokens": 512, name: value})
+    assert f"{what}. {remedy}".startswith(f"vllm_kwargs.{name}={value!r} {text}")
 
 
 def test_the_share_of_a_gpu_is_checked_where_there_is_no_vllm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(vllm_args, "_arguments", lambda: {})
-    for value in ("much", 0, 1.5, True):
-        assert "is no share" in problems(f"generation.vllm_kwargs.gpu_memory_utilization={value}")
-    load([*VLLM, "generation.vllm_kwargs={gpu_memory_utilization: 0.4, no_such: many}"])
+    for value in ("much", 0, 1.5, True, None):
+        assert "is no share" in next(wrong_kwargs({"gpu_memory_utilization": value}))[0]
+    assert not list(wrong_kwargs({"gpu_memory_utilization": 0.4, "no_such": "many"}))
+
+
+@installed
+def test_wrong_values_are_problems_of_the_configuration() -> None:
+    wrong = "{max_num_seqs: many, block_size: 1.5, compilation_config: {backed: eager}}"
+    text = problems(f"generation.vllm_kwargs={wrong}")
+    for part in ("max_num_seqs='many'", "block_size=1.5", "config.backed is no key of vLLM's"):
+        assert f"vllm_kwargs.{part}" in text or f"vllm_kwargs.compilation_{part}" in text
+    assert "did you mean backend" in text
 
 
 @installed
