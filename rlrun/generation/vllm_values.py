@@ -165,7 +165,9 @@ class ConfigSource:
 
     def _beyond(self, field: ast.AnnAssign, name: str, value: float) -> tuple[str, str] | None:
         for keyword in self._field_call(field, name):
-            if keyword.arg not in BOUNDS or not isinstance(keyword.value, ast.Constant):
+            if keyword.arg is None or keyword.arg not in BOUNDS:
+                continue
+            if not isinstance(keyword.value, ast.Constant):
                 continue
             (words, holds), bound = BOUNDS[keyword.arg], keyword.value.value
             if isinstance(bound, int | float) and not holds(value, bound):
