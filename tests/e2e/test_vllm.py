@@ -65,7 +65,7 @@ def test_training_on_two_engines_learns_and_its_model_can_be_evaluated(tmp_path:
     assert gone(run)
     check = runpy.run_path(str(ROOT / "scripts/gpu_check.py"))
     finding = check["engine_steps"](run)
-    assert finding.passed and finding.detail.startswith("14 steps, refits of 0.")
+    assert finding.passed and finding.detail.startswith("14 steps, refits of ")
     sampled = [json.loads(line) for line in (run / "trained/step_000003.jsonl").open()]
     assert all(span[0] == 2 for line in sampled for span in line["weight_versions"])
 
