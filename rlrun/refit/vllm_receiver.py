@@ -55,6 +55,7 @@ class SharedMemoryEngine(WeightTransferEngine[NoInit, UpdateInfo]):
 
     def start_weight_update(self) -> None:
         """Makes the model ready to be loaded, unless that is done in place."""
+        self._names = self._parameters()
         if not loads_in_place():
             from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
 
@@ -73,8 +74,9 @@ class SharedMemoryEngine(WeightTransferEngine[NoInit, UpdateInfo]):
         Raises:
             RuntimeError: A parameter got no value.
         """
-        # Before anything is loaded: to convert a layer vLLM may give it parameters of its own.
-        names = {name for name, _ in self.model.named_parameters()}
+        # A tied parameter has one name only before the model is made ready to be loaded, and those
+        # that vLLM adds to a layer when it converts it are not there between that and the loading.
+        names = self._names & self._parameters()
         with torch.no_grad():
             loaded = self.model.load_weights(read_weights(update_info.handle))
         # Some models do not say what they loaded; the probe after a refit finds gaps there.
@@ -82,6 +84,9 @@ class SharedMemoryEngine(WeightTransferEngine[NoInit, UpdateInfo]):
             raise RuntimeError(
                 f"{len(missing)} parameters of the engine got no value, such as {missing[0]}"
             )
+
+    def _parameters(self) -> set[str]:
+        return {name for name, _ in self.model.named_parameters()}
 
     def shutdown(self) -> None:
         """Nothing to do."""

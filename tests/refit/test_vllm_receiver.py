@@ -37,6 +37,8 @@ def turned_model() -> nn.Module:
             super().__init__()
             self.layer, self.norm = nn.Linear(3, 2, bias=False), nn.LayerNorm(2, bias=False)
             self.layer.quant_method = Turned()
+            self.embeddings, self.head = nn.Embedding(4, 2), nn.Linear(2, 4, bias=False)
+            self.head.weight = self.embeddings.weight
 
         def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:
             parameters, loaded = dict(self.named_parameters()), set()
@@ -75,9 +77,14 @@ def test_a_layout_of_the_engines_own_is_made_anew_from_what_arrives(
     model = turned_model()
     place = model.layer.weight.data_ptr()
     for scale in (1.0, 2.0):
-        new = {"layer.weight": scale * torch.arange(6.0).view(2, 3), "norm.weight": torch.ones(2)}
+        new = {
+            "layer.weight": scale * torch.arange(6.0).view(2, 3),
+            "norm.weight": torch.ones(2),
+            "embeddings.weight": scale * torch.ones(4, 2),
+        }
         refit(model, new)
         assert torch.equal(model.layer.weight, new["layer.weight"].t())
+        assert torch.equal(model.head.weight, new["embeddings.weight"])
     # Captured graphs compute from where it was.
     assert model.layer.weight.data_ptr() == place
 
@@ -85,4 +92,7 @@ def test_a_layout_of_the_engines_own_is_made_anew_from_what_arrives(
 def test_a_parameter_without_a_value_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "loads_in_place", lambda: False)
     with pytest.raises(RuntimeError, match=r"1 parameters .* such as norm.weight"):
-        refit(turned_model(), {"layer.weight": torch.ones(2, 3)})
+        refit(
+            turned_model(),
+            {"layer.weight": torch.ones(2, 3), "embeddings.weight": torch.ones(4, 2)},
+        )
