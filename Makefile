@@ -62,6 +62,7 @@ $(GPU_READY): pyproject.toml
 	touch $@
 
 test-gpu: $(GPU_READY)  ## what needs two GPUs; see tests/gpu/README.md
+	$(VENV)-gpu/bin/rlrun gym setup --venv $(GYM)
 	$(VENV)-gpu/bin/python -m pytest tests/gpu
 
 TIER ?= cpu

@@ -181,7 +181,7 @@ class _Run:
             if notice is not None:
                 self.console.notice(notice)
             generator = await cluster.start_generator(inputs.renderer, self._say)
-            async with self._serving(generator) as server:
+            async with self._serving(generator, cluster.ray_address) as server:
                 if self.config.env.announcement:
                     self._say(self.config.env.announcement)
                 await environment.open(
@@ -201,7 +201,9 @@ class _Run:
         self.console.say([text])
 
     @asynccontextmanager
-    async def _serving(self, generator: Generator) -> AsyncIterator[PolicyServer | None]:
+    async def _serving(
+        self, generator: Generator, ray_address: str | None
+    ) -> AsyncIterator[PolicyServer | None]:
         """The HTTP server in front of the generator, if the run exposes one."""
         config, path = self.config, self.run_dir.http_server
         if not config.generation.expose_http_server:
@@ -216,6 +218,7 @@ class _Run:
             self.inputs.renderer,
             api_key=key,
             step=self.step,
+            ray_address=ray_address,
             shares_weights=not config.grpo.concurrent,
         )
         try:

@@ -305,6 +305,11 @@ class Env(Checked, ABC):
         """What is said before ``open``, if that may take a while; "" for nothing."""
         return ""
 
+    @property
+    def peer(self) -> str | None:
+        """Another machine from where the policy is asked over HTTP; None if all is on this one."""
+        return None
+
     def scored_needed(self, num_samples: int) -> int:
         """Samples of a group that must have a reward for it to be of use: two, or the only one."""
         return min(2, num_samples)

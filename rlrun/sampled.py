@@ -9,11 +9,14 @@ all others by the seed of its requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+from rlrun.errors import GenerationError
 from rlrun.types import Completion
+
+T = TypeVar("T")
 
 END_S = 10.0
 """Seconds that an engine has to give requests up; what it then still samples is not counted."""
@@ -63,7 +66,7 @@ class Sampled:
     @property
     def tokens(self) -> int:
         """All that were sampled."""
-        return self.unfinished + sum(len(turn.completion.token_ids) for turn in self.turns)
+        return self.unfinished + tokens_in([turn.completion for turn in self.turns])
 
 
 @dataclass(slots=True, eq=False)
@@ -134,27 +137,21 @@ class SampledLog:
         return Sampled(tuple(episode.turns), episode.unfinished)
 
 
-def abandoned_tokens(task: asyncio.Future[Any]) -> int:
-    """What a task that was cancelled says of its tokens; 0 of any other.
-
-    It says so once: asyncio gives the exception of a cancelled task away, and a new one, that knows
-    nothing, to whoever asks again. ``gather`` is among those who ask.
-    """
-    if not task.done() or not task.cancelled():
-        return 0
-    try:
-        task.result()
-    except asyncio.CancelledError as error:
-        return error.tokens if isinstance(error, Abandoned) else 0
-    raise AssertionError("it was cancelled")
-
-
-def tokens_of(task: asyncio.Task[list[Completion]] | asyncio.Task[Completion]) -> int:
-    """Tokens that were sampled for a call that somebody cancelled, as far as that is known."""
-    if not task.done() or task.cancelled():
-        return abandoned_tokens(task)
-    if task.exception() is not None:
-        return 0
-    result = task.result()
-    completions = result if isinstance(result, list) else [result]
+def tokens_in(completions: Sequence[Completion]) -> int:
+    """Tokens that were sampled for answers."""
     return sum(len(completion.token_ids) for completion in completions)
+
+
+def tokens_of(task: asyncio.Future[T], tokens_of_result: Callable[[T], int]) -> int:
+    """Tokens that were sampled for a call that is over, however it ended, as far as that is known.
+
+    A task that was cancelled says so once: asyncio gives its exception away, and a new one, that
+    knows nothing, to whoever asks again. ``gather`` is among those who ask.
+    """
+    try:
+        return tokens_of_result(task.result())
+    except (Abandoned, GenerationError) as error:
+        return error.tokens
+    # Any other end says nothing about tokens; it is for the caller to raise it.
+    except BaseException:  # noqa: BLE001
+        return 0

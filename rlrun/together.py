@@ -8,19 +8,20 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from rlrun.errors import GenerationError
-from rlrun.interfaces import Abandoned
+from rlrun.sampled import Abandoned, tokens_of
 
 T = TypeVar("T")
 
 
 async def run_together(
-    coroutines: Sequence[Coroutine[Any, Any, T]], tokens_of: Callable[[T], int] = lambda result: 0
+    coroutines: Sequence[Coroutine[Any, Any, T]],
+    tokens_of_result: Callable[[T], int] = lambda result: 0,
 ) -> list[T]:
     """The results of all, in order; the first error, or a cancellation, ends the others first.
 
     Args:
         coroutines: May raise ``Abandoned`` when they are cancelled.
-        tokens_of: Tokens in a result, which are in vain where another one fails.
+        tokens_of_result: Tokens in a result, which are in vain where another one fails.
 
     Raises:
         Abandoned: This or one of them was cancelled; with the sum over all.
@@ -32,11 +33,11 @@ async def run_together(
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
     except asyncio.CancelledError:
-        raise Abandoned(await _end(tasks, tokens_of)) from None
+        raise Abandoned(await _end(tasks, tokens_of_result)) from None
     error = next((e for e in map(_error, tasks) if e is not None), None)
     if error is None:
         return [task.result() for task in tasks]
-    tokens = await _end(tasks, tokens_of)
+    tokens = await _end(tasks, tokens_of_result)
     if isinstance(error, asyncio.CancelledError):
         raise Abandoned(tokens)
     if isinstance(error, GenerationError):
@@ -51,20 +52,10 @@ def _error(task: asyncio.Task[Any]) -> BaseException | None:
     return asyncio.CancelledError() if task.cancelled() else task.exception()
 
 
-async def _end(tasks: Sequence[asyncio.Task[T]], tokens_of: Callable[[T], int]) -> int:
+async def _end(tasks: Sequence[asyncio.Task[T]], tokens_of_result: Callable[[T], int]) -> int:
     """Cancels what still runs; the tokens of all."""
     for task in tasks:
         task.cancel()
     # Not gathered: that would make a plain cancellation of what a task says when it is cancelled.
     await asyncio.wait(tasks)
-    return sum(_tokens(task, tokens_of) for task in tasks)
-
-
-def _tokens(task: asyncio.Task[T], tokens_of: Callable[[T], int]) -> int:
-    try:
-        return tokens_of(task.result())
-    except (Abandoned, GenerationError) as error:
-        return error.tokens
-    # Any other end says nothing about tokens, and the caller raises the first error itself.
-    except BaseException:  # noqa: BLE001
-        return 0
+    return sum(tokens_of(task, tokens_of_result) for task in tasks)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the learner on a GPU in one process, and measures it; under five minutes on one card.
 
+Where vLLM is installed, first a run of its own: two colocated steps, weights by IPC, the engine
+asleep while the learner trains.
 Numerics on the embedded model: bfloat16 against float32, packed against padded rows, the cut into
 microbatches. Memory: that the log-prob pass never holds all logits. Speed: tokens per second and
 model FLOPs utilization of an update, for random Qwen3 models of 0.5 and 1.5 billion parameters at
@@ -14,7 +16,9 @@ Example:
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import subprocess
 import sys
 import tempfile
 import time
@@ -30,6 +34,7 @@ from rlrun.batch import Sample
 from rlrun.config import load
 from rlrun.derived import sampling_of
 from rlrun.learner.learner import Learner
+from rlrun.logs import read_metrics
 from rlrun.models import resolve_model
 from rlrun.types import Prompt, Row, StopReason, Trajectory, VersionSpan
 
@@ -37,6 +42,24 @@ PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "4090
 """Dense bfloat16 peak by a part of the card's name."""
 
 BF16_TOLERANCE, CUT_TOLERANCE = 0.15, 1e-4
+MAX_TOKEN_ERROR = 1.05
+"""Of correction/token_mult_prob_error, on policy."""
+
+COLOCATED = (
+    "+recipe=quickstart",
+    "generation=vllm",
+    "generation.refit=ipc",
+    # Compiling its graphs would take longer than all else.
+    "generation.vllm_kwargs.enforce_eager=true",
+    "policy.precision=bfloat16",
+    "grpo.max_num_steps=2",
+    "grpo.val_at_start=false",
+    "grpo.val_at_end=false",
+    "grpo.val_period=0",
+    "checkpointing.enabled=false",
+    "checkpointing.metric=null",
+)
+"""The second step samples with weights that came after a sleep."""
 
 
 @dataclass(frozen=True)
@@ -209,6 +232,29 @@ def _utilization(device: torch.device, flops: float) -> str:
     return f" on {name}" + ("" if peak is None else f", MFU {flops / peak / 1e12:.1%}")
 
 
+def colocated(folder: Path) -> Finding:
+    """Steps of learner and engine on one GPU."""
+    command = [sys.executable, "-m", "rlrun", "train", *COLOCATED, f"run_dir={folder}"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        return Finding("vLLM beside the learner", False, f"exit {done.returncode}: {lines[-1]}")
+    return engine_steps(folder)
+
+
+def engine_steps(folder: Path) -> Finding:
+    """What the steps of a run with engines say of them."""
+    lines = [line for line in read_metrics(folder / "metrics.jsonl") if line["step"] > 0]
+    gap = max(line["refit/probe_max_abs_diff"] for line in lines)
+    seconds = max(line["refit/seconds"] for line in lines)
+    error = max(line["correction/token_mult_prob_error"] for line in lines)
+    detail = (
+        f"{len(lines)} steps, refits of {seconds:.3f} s at most, then log-probs of the engine "
+        f"differed by {gap:.2g} nats at most; token error {error:.4f} (allowed {MAX_TOKEN_ERROR:g})"
+    )
+    return Finding("vLLM beside the learner", error < MAX_TOKEN_ERROR, detail)
+
+
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -218,8 +264,11 @@ def check(small: bool) -> Iterator[Finding]:
     """All findings, as they come."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     yield Finding("device", small or device.type == "cuda", str(device))
-    yield from numerics(device)
     with tempfile.TemporaryDirectory() as name:
+        if device.type == "cuda" and importlib.util.find_spec("vllm") is not None:
+            # Before this process takes any of the GPU.
+            yield colocated(Path(name) / "run")
+        yield from numerics(device)
         for size in SMALL if small else SIZES:
             folder = Path(name) / size.name
             parameters = make_model(folder, size)

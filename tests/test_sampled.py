@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rlrun.errors import GenerationError
-from rlrun.sampled import Abandoned, EpisodeOver, Sampled, SampledLog
+from rlrun.sampled import Abandoned, EpisodeOver, Sampled, SampledLog, tokens_in, tokens_of
 from rlrun.types import Completion, StopReason, VersionSpan
 
 PROMPT = (5, 6)
@@ -115,5 +115,29 @@ def test_an_engine_that_fails_is_no_sampled_token() -> None:
         with pytest.raises(GenerationError):
             await log.watch(SEED, PROMPT, fails())
         assert await log.end(SEED) == Sampled()
+
+    run(work)
+
+
+async def lost(tokens: int) -> list[Completion]:
+    error = GenerationError("engine", "gone")
+    error.tokens = tokens
+    raise error
+
+
+async def wrong() -> list[Completion]:
+    raise KeyError("a bug")
+
+
+def test_the_tokens_of_a_call_are_known_however_it_ends() -> None:
+    async def work(log: SampledLog, engine: Engine) -> None:
+        cancelled = await begun(asyncio.create_task(engine.sample(9)))
+        cancelled.cancel()
+        answered = Engine()
+        answered.gate.set()
+        others = [answered.sample(4, choices=2), lost(3), wrong()]
+        tasks = [cancelled, *map(asyncio.ensure_future, others)]
+        await asyncio.wait(tasks)
+        assert [tokens_of(task, tokens_in) for task in tasks] == [8, 8, 3, 0]
 
     run(work)

@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from rlrun.cluster.ray_engine import Dropped
 from rlrun.cluster.ray_pool import Engine, EnginePool
+from rlrun.engine_view import EngineView
 from rlrun.errors import GenerationError
-from rlrun.interfaces import Abandoned, Generator
+from rlrun.interfaces import Generator
+from rlrun.sampled import Abandoned, tokens_in
 from rlrun.together import run_together
 from rlrun.types import Completion, GenerationRequest
 
@@ -44,15 +47,17 @@ class RayGenerator(Generator):
             return await self._ask(min(engines, key=lambda engine: engine.load), requests)
         parts = _parts(requests, len(engines))
         asked = [self._ask(engine, part) for engine, part in zip(engines, parts, strict=False)]
-        return [one for part in await run_together(asked, _tokens) for one in part]
+        return [one for part in await run_together(asked, tokens_in) for one in part]
 
     def engine_views(self) -> tuple[Generator, ...]:
         """See ``Generator.engine_views``; a lockstep engine wants all requests in one call."""
         if len(self.pool.engines) == 1 or self.lockstep:
             return (self,)
-        return tuple(EngineView(self, engine) for engine in self.pool.engines)
+        return tuple(
+            EngineView(self, partial(self._generate_on, engine)) for engine in self.pool.engines
+        )
 
-    async def generate_on(
+    async def _generate_on(
         self, engine: Engine, requests: Sequence[GenerationRequest]
     ) -> list[Completion]:
         """As ``generate``, by a certain engine as long as it is there."""
@@ -110,42 +115,9 @@ class RayGenerator(Generator):
                 raise Abandoned(error.tokens) from None
             if isinstance(given_up, Dropped):
                 raise Abandoned(given_up.tokens) from None
-            raise Abandoned(_tokens(given_up)) from None
+            raise Abandoned(tokens_in(given_up)) from None
         finally:
             engine.load -= len(requests)
-
-
-class EngineView(Generator):
-    """All engines, of which one answers as long as it is there.
-
-    Args:
-        whole: All of them.
-        engine: That one.
-    """
-
-    lockstep = False
-
-    def __init__(self, whole: RayGenerator, engine: Engine) -> None:
-        self._whole, self._engine = whole, engine
-
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """See ``Generator.generate``."""
-        return await self._whole.generate_on(self._engine, requests) if requests else []
-
-    async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """See ``Generator.score``."""
-        return await self._whole.score(token_ids)
-
-    async def refit(self, version: int) -> None:
-        """See ``Generator.refit``: all of them are."""
-        await self._whole.refit(version)
-
-    async def close(self) -> None:
-        """Closes nothing: the whole is closed by who made it."""
-
-
-def _tokens(completions: Sequence[Completion]) -> int:
-    return sum(len(completion.token_ids) for completion in completions)
 
 
 def _parts(requests: Sequence[GenerationRequest], count: int) -> list[Sequence[GenerationRequest]]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from rlrun.interfaces import Env, Environment, component, setting
+from rlrun.serve.address import is_loopback
 from rlrun.types import Row
 
 ROW_FIELD = "responses_create_params"
@@ -80,6 +82,13 @@ class GymEnv(Env):
         if self.config_paths:
             return f"starting the NeMo Gym servers of {', '.join(self.config_paths)}"
         return "waiting for the NeMo Gym servers"
+
+    @property
+    def peer(self) -> str | None:
+        """See ``Env.peer``: where agents are that somebody else runs."""
+        urls = [*self.agents.values(), *([self.head_server] if self.head_server else [])]
+        hosts = (urlsplit(url).hostname for url in urls)
+        return next((host for host in hosts if host and not is_loopback(host)), None)
 
     def scored_needed(self, num_samples: int) -> int:
         """As ``min_group_samples`` says."""

@@ -30,6 +30,7 @@ from rlrun.errors import GenerationError, TrainingError
 from rlrun.interfaces import Abandoned, Generator, GeneratorInputs
 from rlrun.refit.probe import Proof
 from rlrun.refit.shared_memory import SharedWeights
+from rlrun.sampled import tokens_in
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)
@@ -343,7 +344,7 @@ class ProcessGenerator(Generator):
             case "cancelled":
                 return int(answer.content)
             case "done":
-                return sum(len(completion.token_ids) for completion in answer.content)
+                return tokens_in(answer.content)
         return 0
 
     def _call(self, kind: Literal["generate", "score", "refit"], content: Any) -> Call:

@@ -21,6 +21,7 @@ from rlrun.interfaces import (
     component,
     setting,
 )
+from rlrun.sampled import tokens_in
 from rlrun.types import Completion, GenerationRequest
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _sampled(future: asyncio.Future[list[Completion]]) -> int:
     error = future.exception()
     if isinstance(error, Cancelled):
         return error.tokens
-    return 0 if error is not None else sum(len(one.token_ids) for one in future.result())
+    return 0 if error is not None else tokens_in(future.result())
 
 
 @contextmanager

@@ -15,8 +15,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
+from rlrun.engine_view import EngineView
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.vllm_engine import CONTROL_TIMEOUT_S, Engine, EngineLost
 from rlrun.generation.vllm_requests import WHERE, Sampled, rest_of
@@ -104,16 +107,16 @@ class VLLMGenerator(Generator):
             TrainingError: An engine that was started again has other weights.
             Abandoned: It was cancelled; says how many tokens had been sampled.
         """
-        return await self._generate(requests, None)
+        return await self._generate(None, requests)
 
     def engine_views(self) -> tuple[Generator, ...]:
         """See ``Generator.engine_views``."""
         if len(self.engines) == 1:
             return (self,)
-        return tuple(EngineView(self, engine) for engine in self.engines)
+        return tuple(EngineView(self, partial(self._generate, engine)) for engine in self.engines)
 
     async def _generate(
-        self, requests: Sequence[GenerationRequest], preferred: Engine | None
+        self, preferred: Engine | None, requests: Sequence[GenerationRequest]
     ) -> list[Completion]:
         for request in requests:
             self._check(request)
@@ -146,7 +149,9 @@ class VLLMGenerator(Generator):
         if self.transfer.colocated and not self._asleep:
             async with self._weights_lock:
                 for engine in self.engines:
-                    await engine.control(engine.llm.sleep(level=1, mode="keep"))
+                    # One that is gone takes no memory; the refit starts it again.
+                    with suppress(EngineLost):
+                        await engine.control(engine.llm.sleep(level=1, mode="keep"))
                 self._asleep = True
 
     async def close(self) -> None:
@@ -298,7 +303,9 @@ class VLLMGenerator(Generator):
         async with self._weights_lock:
             if self._asleep:
                 for engine in self.engines:
-                    await engine.control(engine.llm.wake_up())
+                    # One that is gone is started again by whoever needs it.
+                    with suppress(EngineLost):
+                        await engine.control(engine.llm.wake_up())
                 self._asleep = False
 
     # --- lost engines -----------------------------------------------------------------------------
@@ -368,32 +375,3 @@ async def _to_the_end(work: Coroutine[Any, Any, None]) -> None:
         if not task.cancelled():
             task.exception()
         raise
-
-
-class EngineView(Generator):
-    """All engines, of which one answers as long as it is there.
-
-    Args:
-        whole: All of them.
-        engine: That one.
-    """
-
-    lockstep = False
-
-    def __init__(self, whole: VLLMGenerator, engine: Engine) -> None:
-        self._whole, self._engine = whole, engine
-
-    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
-        """See ``Generator.generate``."""
-        return await self._whole._generate(requests, self._engine)
-
-    async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """See ``Generator.score``."""
-        return await self._whole.score(token_ids)
-
-    async def refit(self, version: int) -> None:
-        """See ``Generator.refit``: all of them are."""
-        await self._whole.refit(version)
-
-    async def close(self) -> None:
-        """Closes nothing: the whole is closed by who made it."""

@@ -11,11 +11,10 @@ from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
 from rlrun.interfaces import Weights
 from rlrun.refit.shared_memory import SharedWeights
 from rlrun.refit.transfer import Transfer
+from rlrun.refit.vllm_receiver import BACKEND
 
 if TYPE_CHECKING:
     from rlrun.generation.vllm_engine import Engine
-
-BACKEND = "rlrun_shared_memory"
 
 
 class SharedMemoryTransfer(Transfer):
@@ -26,7 +25,7 @@ class SharedMemoryTransfer(Transfer):
         self.shared = SharedWeights(weights)
 
     def engine_args(self, index: int) -> Mapping[str, Any]:
-        """Names the receiver in rlrun/refit/vllm_worker.py."""
+        """Names the receiver in rlrun/refit/vllm_receiver.py."""
         return {"weight_transfer_config": {"backend": BACKEND}}
 
     async def connect(self, engine: Engine) -> None:

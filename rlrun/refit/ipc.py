@@ -8,6 +8,7 @@ given up.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.distributed.weight_transfer.factory import WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+from vllm.distributed.weight_transfer.packed_tensor import DEFAULT_PACKED_BUFFER_SIZE_BYTES
 
 from rlrun.interfaces import Weights
 from rlrun.refit.transfer import Transfer
@@ -54,7 +56,7 @@ class IpcTransfer(Transfer):
         """Tells the worker how weights will be packed: in pieces, to need little memory."""
         self._sender = await asyncio.to_thread(
             WeightTransferTrainerFactory.trainer_init,
-            IPCTrainerInitInfo(rank=0, packed=True),
+            init_info(self._source),
             client=EngineClient(engine, asyncio.get_running_loop()),
             source=self._source,
         )
@@ -72,3 +74,10 @@ class IpcTransfer(Transfer):
     def close(self) -> None:
         """Nothing is kept."""
         self._sender = None
+
+
+def init_info(source: LearnerSource) -> IPCTrainerInitInfo:
+    """One learner; weights come in pieces, each of which must hold the largest tensor."""
+    sizes = [math.prod(one.shape) * one.dtype.itemsize for one in source.metadata()]
+    piece = max([DEFAULT_PACKED_BUFFER_SIZE_BYTES, *sizes])
+    return IPCTrainerInitInfo(rank=0, packed=True, packed_buffer_size_bytes=piece)

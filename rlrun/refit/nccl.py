@@ -53,7 +53,8 @@ class NcclTransfer(Transfer):
         """Makes the group of the learner and the engine's workers."""
         old = self._senders.pop(engine.name, None)
         if old is not None:
-            old.shutdown()
+            # It gives up a broadcast that the lost engine never ended, and may wait for that.
+            await asyncio.to_thread(old.shutdown)
         self._senders[engine.name] = await asyncio.to_thread(
             WeightTransferTrainerFactory.trainer_init,
             init_info(self._size, get_open_port()),

@@ -14,23 +14,15 @@ import os
 import signal
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from vllm import _custom_ops
 from vllm.distributed.weight_transfer import WeightTransferEngineFactory
-from vllm.distributed.weight_transfer.base import (
-    WeightTransferEngine,
-    WeightTransferInitInfo,
-    WeightTransferUpdateInfo,
-)
 from vllm.model_executor.layers import utils as linear_layers
 from vllm.platforms import current_platform
 
-from rlrun.refit.shared_memory import read_weights
+from rlrun.refit.vllm_receiver import BACKEND, SharedMemoryEngine
 
-BACKEND = "rlrun_shared_memory"
 LOG_VARIABLE = "RLRUN_ENGINE_LOG"
 DRIVER_VARIABLE = "RLRUN_DRIVER"
 PARENT_POLL_S = 1.0
@@ -42,57 +34,6 @@ class Extension:
     def rlrun_process(self) -> int:
         """The id of the worker's process."""
         return os.getpid()
-
-
-@dataclass
-class NoInit(WeightTransferInitInfo):
-    """Shared memory needs no rendezvous."""
-
-
-@dataclass
-class UpdateInfo(WeightTransferUpdateInfo):
-    """One version of the weights.
-
-    Attributes:
-        handle: Of ``SharedWeights``.
-    """
-
-    handle: str
-
-
-class SharedMemoryEngine(WeightTransferEngine[NoInit, UpdateInfo]):
-    """Loads weights from shared memory over those of the model, in place."""
-
-    init_info_cls = NoInit
-    update_info_cls = UpdateInfo
-
-    def init_transfer_engine(self, init_info: NoInit) -> None:
-        """Nothing to do."""
-
-    def start_weight_update(self) -> None:
-        """Nothing to do: parameters stay where they are."""
-
-    def finish_weight_update(self) -> None:
-        """Nothing to do."""
-
-    def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Loads every tensor, converted to the parameter's type.
-
-        Raises:
-            RuntimeError: A parameter got no value.
-        """
-        with torch.no_grad():
-            loaded = self.model.load_weights(read_weights(update_info.handle))
-        # Some models do not say what they loaded; the probe after a refit finds gaps there.
-        if loaded is not None:
-            names = {name for name, _ in self.model.named_parameters()}
-            if missing := sorted(names - set(loaded)):
-                raise RuntimeError(
-                    f"{len(missing)} parameters of the engine got no value, such as {missing[0]}"
-                )
-
-    def shutdown(self) -> None:
-        """Nothing to do."""
 
 
 def _log_to_file() -> None:

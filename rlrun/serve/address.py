@@ -30,6 +30,15 @@ def default_host(peer: str | None) -> str:
         return str(probe.getsockname()[0])
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a name or address is that of the machine itself, wherever it is used."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return address.is_loopback or address.is_unspecified
+
+
 def url_of(host: str, port: int) -> str:
     """Base URL, without a path, of a server that listens on ``host``."""
     try:

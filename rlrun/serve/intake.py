@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rlrun.errors import GenerationError
 from rlrun.interfaces import Generator
-from rlrun.sampled import Abandoned, tokens_of
+from rlrun.sampled import Abandoned, tokens_in, tokens_of
 from rlrun.types import Completion, GenerationRequest
 
 
@@ -128,7 +128,7 @@ class Intake:
             if asked in batch and all(one.future.done() for one in batch):
                 task.cancel()
                 await asyncio.wait([task])
-                return tokens_of(task)
+                return tokens_of(task, tokens_in)
         return 0
 
 

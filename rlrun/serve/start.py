@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rlrun.atomic import write_file
+from rlrun.cluster.ray import RayCluster
 from rlrun.config.schema import RunConfig
 from rlrun.derived import sampling_of
+from rlrun.errors import ConfigError, Problem
 from rlrun.interfaces import Generator
 from rlrun.models import read_model_config
 from rlrun.renderer import Renderer
@@ -35,7 +37,7 @@ async def start_server(
     api_key: str,
     index: int = 0,
     step: int = 0,
-    peer: str | None = None,
+    ray_address: str | None = None,
     shares_weights: bool,
 ) -> PolicyServer:
     """Serves a generator of a run as ``generation.http`` says.
@@ -47,7 +49,7 @@ async def start_server(
         api_key: Of the run.
         index: Of the engine; with the run's seed and ``step`` it makes the draws differ.
         step: That the run stands at; differs after a resume.
-        peer: Another machine that clients may be on; None if all are on this one.
+        ray_address: Of the Ray cluster that the run is on.
         shares_weights: See ServerSettings.
 
     Raises:
@@ -59,7 +61,7 @@ async def start_server(
     if http.served_model_name is not None:
         names.insert(0, http.served_model_name)
     settings = ServerSettings(
-        host=http.host or default_host(peer),
+        host=http.host or _host_for(peer_of(config, ray_address)),
         port=http.port,
         api_key=api_key,
         names=tuple(dict.fromkeys(names)),
@@ -74,6 +76,30 @@ async def start_server(
         choose_tool_parser(http, renderer.tokenizer),
         choose_reasoning_parser(http, renderer.tokenizer),
     )
+
+
+def peer_of(config: RunConfig, ray_address: str | None) -> str | None:
+    """Another machine that clients may be on; None if all are on this one.
+
+    Args:
+        config: Of the run.
+        ray_address: Of the Ray cluster that the run is on.
+    """
+    if config.env.peer is not None:
+        return config.env.peer
+    if isinstance(config.cluster, RayCluster) and config.cluster.num_nodes > 1 and ray_address:
+        return ray_address.rpartition(":")[0].strip("[]")
+    return None
+
+
+def _host_for(peer: str | None) -> str:
+    try:
+        return default_host(peer)
+    except OSError as error:
+        key = "generation.http.host"
+        what = f"{key}=null, and no address of this machine is found that {peer} could ask: {error}"
+        remedy = f"Set {key} to one"
+        raise ConfigError([Problem(key, what, remedy, (key,))]) from error
 
 
 def limits_of(config: RunConfig, renderer: Renderer) -> Limits:

@@ -3,20 +3,37 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
 import pytest
 
 from rlrun.config import load
+from rlrun.metrics import is_declared
 from tests.conftest import environment
 from tests.factories import ROOT
-from tests.gpu.runs import RUNS
+from tests.gpu.runs import FEWER, RUNS
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_configuration_of_a_run_is_valid(name: str) -> None:
     load(list(RUNS[name]))
+    load([*RUNS["checkpoint"], *FEWER])
+
+
+def test_the_metrics_that_are_looked_at_exist() -> None:
+    source = (ROOT / "tests/gpu/test_two_gpus.py").read_text(encoding="utf-8")
+    names = re.findall(r'column\(lines, "([^"]+)"\)', source)
+    assert len(names) > 5 and all(map(is_declared, names))
+
+
+def test_the_command_prepares_the_environment_that_a_run_needs() -> None:
+    listed = subprocess.run(
+        ["make", "--dry-run", "test-gpu"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "rlrun gym setup --venv .gym-venv" in listed.stdout
+    assert load(list(RUNS["gym"])).values["env.venv"] == ".gym-venv"
 
 
 def test_it_is_skipped_without_gpus_and_not_collected_otherwise() -> None:

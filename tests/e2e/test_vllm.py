@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from rlrun.generation.vllm_args import is_installed
 from tests.conftest import environment, rlrun
+from tests.factories import ROOT
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="make vllm installs it")
 
@@ -61,6 +63,9 @@ def test_training_on_two_engines_learns_and_its_model_can_be_evaluated(tmp_path:
     assert all(line["correction/token_mult_prob_error"] < 1.001 for line in lines)
     assert all(line["age/max"] == 0 for line in lines)
     assert gone(run)
+    check = runpy.run_path(str(ROOT / "scripts/gpu_check.py"))
+    finding = check["engine_steps"](run)
+    assert finding.passed and finding.detail.startswith("14 steps, refits of ")
     sampled = [json.loads(line) for line in (run / "trained/step_000003.jsonl").open()]
     assert all(span[0] == 2 for line in sampled for span in line["weight_versions"])
 

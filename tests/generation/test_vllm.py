@@ -320,7 +320,7 @@ def test_an_engine_that_comes_back_with_other_weights_ends_the_run(
     vllm.refit(9)
 
 
-def test_each_engine_has_a_view_that_it_answers_as_long_as_it_is_there(
+def test_requests_go_to_the_idlest_engine_or_to_that_of_a_view_as_long_as_it_is_there(
     vllm: VLLMSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rlrun.generation.vllm_engine import Engine
@@ -343,6 +343,23 @@ def test_each_engine_has_a_view_that_it_answers_as_long_as_it_is_there(
     for view in views:
         vllm.run(view.generate(long_requests(3, 2)))
     assert asked == [first.name] * 3 + [second.name] * 3
+    asked.clear()
+    vllm.run(generator.generate(long_requests(8, 2)))
+    assert [asked.count(engine.name) for engine in generator.engines] == [4, 4]
     second.loaded = False
     vllm.run(views[1].generate(long_requests(1, 2)))
     assert asked[-1] == first.name
+
+
+def test_an_engine_that_is_gone_neither_goes_to_sleep_nor_wakes_up(
+    vllm: VLLMSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from rlrun.generation.vllm_engine import Engine
+    from rlrun.generation.vllm_log import EngineLog
+
+    generator = vllm.with_settings()
+    monkeypatch.setattr(type(generator.transfer), "colocated", True)
+    generator.engines = (Engine("engine 0 of 1", {}, {}, EngineLog(tmp_path), []),)
+    for _ in range(2):
+        vllm.run(generator.release_memory())
+        vllm.run(generator._wake())

@@ -7,6 +7,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import typing
 from pathlib import Path
 
 import pytest
@@ -46,9 +47,9 @@ def test_the_configuration_is_read_without_torch_and_vllm() -> None:
 
 @pytest.mark.parametrize("key", sorted(OWNED))
 def test_an_argument_that_rlrun_gives_is_refused_with_the_key_to_set(key: str) -> None:
-    text = problems(f"generation.vllm_kwargs={{{key}: 1}}")
-    assert f"vllm_kwargs.{key} is decided by {OWNED[key]}" in text
-    assert f"Set {OWNED[key]} instead" in text
+    assert list(wrong_kwargs({key: 1})) == [
+        (f"vllm_kwargs.{key} is decided by {OWNED[key]}", f"Set {OWNED[key]} instead")
+    ]
 
 
 @installed
@@ -58,12 +59,77 @@ def test_an_argument_that_vllm_lacks_is_refused_with_the_nearest() -> None:
     assert "did you mean max_num_seqs" in text
 
 
+VALUES: list[tuple[str, object, str]] = [
+    ("max_num_seqs", "many", "is not what vLLM's engine takes. It takes: int"),
+    ("max_num_seqs", 1.5, "is not what"),
+    ("max_num_seqs", 0, "is out of the range of vLLM's. Give at least 1"),
+    ("cpu_offload_gb", -1, "is out of the range of vLLM's. Give at least 0"),
+    ("enforce_eager", 1, "is not what"),
+    ("ignore_patterns", [1], "is not what"),
+    ("kv_cache_dtype", "fp99", "is not what vLLM's engine takes. It takes: auto, "),
+    ("scheduling_policy", "lifo", "is not what vLLM's engine takes. It takes: fcfs, priority"),
+    ("compilation_config", "eager", "is not what"),
+]
+
+
+@installed
+@pytest.mark.parametrize(("name", "value", "text"), VALUES)
+def test_a_value_that_vllm_would_refuse_at_the_start_is_refused_by_name(
+    name: str, value: object, text: str
+) -> None:
+    ((what, remedy),) = wrong_kwargs({"max_num_batched_tokens": 512, name: value})
+    assert f"{what}. {remedy}".startswith(f"vllm_kwargs.{name}={value!r} {text}")
+
+
+def test_the_share_of_a_gpu_is_checked_where_there_is_no_vllm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vllm_args, "_arguments", lambda: {})
+    for value in ("much", 0, 1.5, True, None):
+        assert "is no share" in next(wrong_kwargs({"gpu_memory_utilization": value}))[0]
+    assert not list(wrong_kwargs({"gpu_memory_utilization": 0.4, "no_such": "many"}))
+
+
+@installed
+def test_wrong_values_are_problems_of_the_configuration() -> None:
+    wrong = "{max_num_seqs: many, block_size: 1.5, compilation_config: {backed: eager}}"
+    text = problems(f"generation.vllm_kwargs={wrong}")
+    for part in ("max_num_seqs='many'", "block_size=1.5", "config.backed is no key of vLLM's"):
+        assert f"vllm_kwargs.{part}" in text or f"vllm_kwargs.compilation_{part}" in text
+    assert "did you mean backend" in text
+
+
+@installed
+def test_values_that_vllm_converts_are_left_to_it() -> None:
+    fine = {
+        "attention_backend": "FLASH_ATTN",
+        "block_size": None,
+        "compilation_config": {"backend": "eager", "mode": "NONE"},
+        "cpu_offload_params": ["experts"],
+        "gpu_memory_utilization": 1,
+        "hf_overrides": {"architectures": ["Mine"]},
+        "kv_cache_memory_bytes": 1e9,
+        "moe_backend": "FLASHINFER-TRTLLM",
+        "speculative_config": {"method": "ngram"},
+    }
+    assert not list(wrong_kwargs(fine))
+
+
 @installed
 def test_arguments_are_those_of_vllms_own_class() -> None:
     arg_utils = pytest.importorskip("vllm.engine.arg_utils")
-    assert known_args() == set(arg_utils.AsyncEngineArgs.__dataclass_fields__)
+    fields = arg_utils.AsyncEngineArgs.__dataclass_fields__
+    assert known_args() == set(fields)
     assert OWNED.keys() - known_args() <= {"worker_cls"}
-    assert not list(wrong_kwargs({"max_num_seqs": 3, "kv_cache_memory_bytes": 1}))
+    defaults = {
+        name: field.default
+        for name, field in fields.items()
+        if name not in OWNED and isinstance(field.default, int | float | str | None)
+    }
+    assert len(defaults) > 150
+    assert not list(wrong_kwargs(defaults))
+    for choice in typing.get_args(arg_utils.CacheDType):
+        assert not list(wrong_kwargs({"kv_cache_dtype": choice}))
 
 
 def test_all_wrong_arguments_are_named_at_once() -> None:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 VLLM = ("generation=vllm", "policy.precision=bfloat16", "grpo.max_num_steps=12")
+# What is learned shows later, by the age of what is trained.
+LONGER = "grpo.max_num_steps=30"
 
 RUNS: dict[str, tuple[str, ...]] = {
     "sync": ("+recipe=quickstart", *VLLM, "generation.refit=nccl"),
-    "async": ("+recipe=quickstart", *VLLM, "grpo=async", "generation.refit=nccl"),
+    "async": ("+recipe=quickstart", *VLLM, LONGER, "grpo=async", "generation.refit=nccl"),
     "colocated": ("+recipe=quickstart", *VLLM, "generation.refit=ipc"),
     "gym": ("+recipe=gym_quickstart", *VLLM),
     "checkpoint": (
@@ -24,3 +26,6 @@ RUNS: dict[str, tuple[str, ...]] = {
     ),
 }
 """Overrides by test."""
+
+FEWER = ("cluster.num_learner_ranks=1", "cluster.num_engines=1")
+"""What the run of checkpoints is resumed with."""

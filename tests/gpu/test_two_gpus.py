@@ -17,9 +17,12 @@ from transformers import AutoModelForCausalLM
 from rlrun.logs import read_metrics
 from tests.conftest import environment, rlrun
 from tests.factories import ROOT
-from tests.gpu.runs import RUNS
+from tests.gpu.runs import FEWER, RUNS
 
 TIMEOUT_S = 1200
+"""Of a command: vLLM compiles the model first."""
+
+pytestmark = pytest.mark.timeout(3 * TIMEOUT_S)
 
 
 def train(name: str, run_dir: Path) -> list[dict[str, float]]:
@@ -50,7 +53,7 @@ def test_async_runs_beside_the_learner_and_learns(tmp_path: Path) -> None:
     assert statistics.median(column(lines, "correction/token_mult_prob_error")) < 1.1
     assert 1 <= max(column(lines, "age/max")) <= 4
     rewards = column(lines, "train/reward_mean")
-    assert statistics.fmean(rewards[-4:]) > statistics.fmean(rewards[:4])
+    assert statistics.fmean(rewards[-8:]) > statistics.fmean(rewards[:4])
 
 
 def test_a_colocated_engine_maps_the_weights_and_sleeps(
@@ -78,8 +81,7 @@ def test_two_ranks_are_killed_and_one_goes_on_from_their_shards(tmp_path: Path) 
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.2)
         process.send_signal(signal.SIGKILL)
-    fewer = ("cluster.num_learner_ranks=1", "cluster.num_engines=1")
-    resumed = rlrun("resume", str(run_dir), *fewer, timeout=TIMEOUT_S)
+    resumed = rlrun("resume", str(run_dir), *FEWER, timeout=TIMEOUT_S)
     assert resumed.code == 0, resumed.err
     assert rlrun("audit", str(run_dir)).code == 0
     exported = rlrun("export", str(run_dir), str(tmp_path / "model"))

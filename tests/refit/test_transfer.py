@@ -123,6 +123,16 @@ def test_the_client_calls_the_engine_on_its_loop_from_another_thread() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(("rows", "piece"), [(3, 2**30), (2**21, 2**31)])
+def test_a_piece_on_a_shared_gpu_holds_the_largest_tensor(rows: int, piece: int) -> None:
+    ipc = pytest.importorskip("rlrun.refit.ipc", exc_type=ImportError)
+    client = pytest.importorskip("rlrun.refit.vllm_client", exc_type=ImportError)
+    embeddings = torch.empty(rows, 256, device="meta")
+    source = client.LearnerSource(lambda: iter([("a", torch.ones(2)), ("b", embeddings)]))
+    info = ipc.init_info(source)
+    assert (info.packed, info.packed_buffer_size_bytes) == (True, piece)
+
+
 def test_sharing_a_gpu_lets_the_engine_sleep() -> None:
     ipc = pytest.importorskip("rlrun.refit.ipc", exc_type=ImportError)
     with pytest.MonkeyPatch.context() as patch:

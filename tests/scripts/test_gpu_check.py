@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 
+from rlrun.config import load
+from rlrun.generation.vllm import VLLMGeneration
+from rlrun.refit.transfer import RefitKind
 from tests.conftest import environment
 from tests.factories import ROOT
 
@@ -22,6 +26,13 @@ def test_the_gpu_check_passes_on_a_cpu_when_it_is_small() -> None:
     findings = {line["name"]: line for line in map(json.loads, done.stdout.splitlines())}
     assert {"device", "bfloat16 against float32", "packed against float32"} <= findings.keys()
     assert "tokens/s" in findings["update of tiny at 128 tokens"]["detail"]
+
+
+def test_the_run_beside_the_learner_is_valid() -> None:
+    names = runpy.run_path(str(ROOT / "scripts/gpu_check.py"))
+    run = load(list(names["COLOCATED"])).config
+    assert isinstance(run.generation, VLLMGeneration)
+    assert run.generation.refit is RefitKind.IPC and run.generation.num_engines == 1
 
 
 def test_a_finding_that_fails_ends_it_with_1() -> None:
