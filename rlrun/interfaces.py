@@ -72,6 +72,7 @@ __all__ = [
     "Generation",
     "Generator",
     "GeneratorInputs",
+    "GroupEnvironment",
     "Http",
     "Loss",
     "LossInputs",
@@ -363,6 +364,19 @@ class Environment(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Ends all processes and connections. May be called twice."""
+
+
+class GroupEnvironment(Environment):
+    """An environment that scores the samples of a prompt together, each in sight of the others."""
+
+    @abstractmethod
+    async def step_group(self, episodes: Sequence[Episode]) -> list[EnvStep]:
+        """As ``step``, for all samples of a group that took this turn, in their order."""
+
+    async def step(self, episode: Episode) -> EnvStep:
+        """Of a group of one."""
+        (step,) = await self.step_group([episode])
+        return step
 
 
 @dataclass(frozen=True, slots=True)
