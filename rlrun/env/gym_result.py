@@ -240,10 +240,11 @@ def _measures(answer: JsonObject, row: JsonObject) -> tuple[dict[str, float], tu
     for name, value in answer.items():
         if name in NOT_MEASURES or name in row or value is None or not _is_name(name):
             continue
-        if isinstance(value, Real) and math.isfinite(value):
-            numbers[name] = float(value)
-        else:
+        number = finite(value)
+        if number is None:
             others.append(name)
+        else:
+            numbers[name] = number
     return numbers, tuple(others)
 
 
@@ -251,12 +252,24 @@ def _is_name(name: str) -> bool:
     return bool(name.strip()) and "\n" not in name and not name.startswith("_")
 
 
+def finite(value: object) -> float | None:
+    """A number as a float; None for what is none, or too large to be one."""
+    if not isinstance(value, Real):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
 def _number(value: object, name: str) -> float:
-    if not isinstance(value, Real) or not math.isfinite(value):
+    number = finite(value)
+    if number is None:
         raise BadResult(
             FailureKind.REWARD_ERROR, f"{name} is {value!r:.80}, which is no finite number"
         )
-    return float(value)
+    return number
 
 
 def _ids(value: object, name: str) -> tuple[int, ...]:
@@ -269,10 +282,13 @@ def _logprobs(value: object, count: int, name: str) -> list[float]:
     if not isinstance(value, list) or len(value) != count:
         found = f"{len(value)}" if isinstance(value, list) else _kind(value)
         raise _error(f"{name} has {found} for {LOGPROBS} of {count} tokens")
-    for logprob in value:
-        if not isinstance(logprob, int | float) or not math.isfinite(logprob) or logprob > 1e-3:
-            raise _error(f"{name} has the log-prob {logprob!r:.40}")
-    return [float(logprob) for logprob in value]
+    logprobs = []
+    for one in value:
+        logprob = finite(one)
+        if logprob is None or logprob > 1e-3:
+            raise _error(f"{name} has the log-prob {one!r:.40}")
+        logprobs.append(logprob)
+    return logprobs
 
 
 def _error(message: str) -> BadResult:
