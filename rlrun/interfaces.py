@@ -180,6 +180,7 @@ class GeneratorInputs:
         concurrent: The learner changes its weights while the generator samples, which therefore
             needs weights of its own.
         ordered: What is sampled must not depend on timing: requests of one call make one batch.
+            False where agents ask one by one, whenever they come to it.
         recompute_kv_cache: Running requests have their caches computed anew after a refit.
         deterministic: Only reproducible operations are allowed.
         num_threads: CPU threads for a generator in a process of its own.
@@ -305,6 +306,11 @@ class Env(Checked, ABC):
     def announcement(self) -> str:
         """What is said before ``open``, if that may take a while; "" for nothing."""
         return ""
+
+    @property
+    def agents_ask(self) -> bool:
+        """Whether agents ask the policy over HTTP, each when it comes to it."""
+        return False
 
     def scored_needed(self, num_samples: int) -> int:
         """Samples of a group that must have a reward for it to be of use: two, or the only one."""

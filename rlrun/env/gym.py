@@ -88,6 +88,11 @@ class GymEnv(Env):
             return f"starting the NeMo Gym servers of {', '.join(self.config_paths)}"
         return "waiting for the NeMo Gym servers"
 
+    @property
+    def agents_ask(self) -> bool:
+        """They do."""
+        return True
+
     def scored_needed(self, num_samples: int) -> int:
         """As ``min_group_samples`` says."""
         return min(num_samples, self.min_group_samples or num_samples)
