@@ -71,8 +71,11 @@ class GymEnv(Env):
         """Why a row cannot be sent to an agent, or None."""
         if ROW_FIELD not in row.payload:
             return f"the row has no {ROW_FIELD}: env=gym takes rows of NeMo Gym"
-        if agent_of(row.payload, self.default_agent) is None:
+        agent = agent_of(row.payload, self.default_agent)
+        if agent is None:
             return "agent_ref.name is missing, and env.default_agent=null"
+        if "/" in agent or "\n" in agent:
+            return f"agent {agent!r:.80} has a name that no metric can have"
         params = row.payload[ROW_FIELD]
         if not isinstance(params, Mapping):
             return f"{ROW_FIELD} is {params!r:.80}, not an object"

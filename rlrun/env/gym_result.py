@@ -230,7 +230,12 @@ def _components(value: object) -> dict[str, float]:
         return {}
     if not isinstance(value, Mapping):
         raise BadResult(FailureKind.REWARD_ERROR, f"reward_components is {_kind(value)}")
-    return {str(name): _number(part, f"the reward's {name}") for name, part in value.items()}
+    for name in value:
+        if not name.strip() or "\n" in name:
+            raise BadResult(
+                FailureKind.REWARD_ERROR, f"a part of the reward has the name {name!r:.80}"
+            )
+    return {name: _number(part, f"the reward's {name}") for name, part in value.items()}
 
 
 def _measures(answer: JsonObject, row: JsonObject) -> tuple[dict[str, float], tuple[str, ...]]:

@@ -106,6 +106,7 @@ def test_a_row_that_could_not_be_sent_is_refused_at_load(
     [
         ({}, "no responses_create_params"),
         ({"responses_create_params": {}}, "agent_ref.name is missing"),
+        ({"responses_create_params": {}, "agent_ref": {"name": "a/b"}}, "'a/b' has a name"),
         ({"responses_create_params": "?", "agent_ref": {"name": "a"}}, "is '?', not an object"),
     ],
 )

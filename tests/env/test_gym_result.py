@@ -84,6 +84,11 @@ def test_a_reward_that_is_no_finite_number_is_an_error_of_the_reward(reward: Any
     assert refused(GOOD, reward_components={"a": reward}).startswith(FailureKind.REWARD_ERROR)
 
 
+@pytest.mark.parametrize("name", ["", " ", "a\nb"])
+def test_a_part_of_the_reward_has_a_name_that_a_metric_can_have(name: str) -> None:
+    assert "has the name" in refused(GOOD, reward_components={name: 1.0})
+
+
 def test_answers_to_another_row_are_refused() -> None:
     assert "answered row 8" in refused(GOOD, _rowidx=8)
     other = {"input": "?", "metadata": {"extra_body": '{"seed": 8}'}}
