@@ -121,13 +121,15 @@ def _metadata_problem(metadata: object) -> str | None:
         return None
     if not isinstance(metadata, Mapping):
         return f"{name} is {metadata!r:.80}, not an object"
-    for key in AUDIO_FIELDS:
-        if metadata.get(key):
+    for key, value in metadata.items():
+        if not isinstance(value, str):
+            return f"{name}.{key} is {value!r:.80}, not a text"
+        if key in AUDIO_FIELDS and value:
             return f"{name}.{key} names audio, and rlrun trains on text only"
     extra = metadata.get("extra_body")
     try:
         if extra is None or isinstance(json.loads(extra), dict):
             return None
-    except (TypeError, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         pass
     return f"{name}.extra_body is {extra!r:.80}, not the text of a JSON object"

@@ -79,7 +79,7 @@ def test_a_row_may_ask_for_fewer_tokens_and_not_for_more(own: dict[str, int], se
     ("params", "told"),
     [
         ({}, None),
-        ({"max_output_tokens": 1, "metadata": {"extra_body": "{}", "audio_path": None}}, None),
+        ({"max_output_tokens": 1, "metadata": {"extra_body": "{}", "audio_path": ""}}, None),
         ({"max_output_tokens": None, "metadata": None}, None),
         ({"max_output_tokens": 0}, "max_output_tokens is 0"),
         ({"max_output_tokens": "64"}, "max_output_tokens is '64'"),
@@ -89,7 +89,8 @@ def test_a_row_may_ask_for_fewer_tokens_and_not_for_more(own: dict[str, int], se
         ({"metadata": {"extra_body": "[1]"}}, "extra_body is '[1]'"),
         ({"metadata": {"extra_body": {"a": 1}}}, "extra_body is {'a': 1}"),
         ({"metadata": {"audio_path": "a.wav"}}, "metadata.audio_path names audio"),
-        ({"metadata": {"audio_paths": ["a.wav"]}}, "metadata.audio_paths names audio"),
+        ({"metadata": {"audio_paths": '["a.wav"]'}}, "metadata.audio_paths names audio"),
+        ({"metadata": {"level": 3}}, "metadata.level is 3, not a text"),
         ({"metadata": {"audio_data": "data:audio/wav;base64,"}}, "metadata.audio_data"),
     ],
 )
