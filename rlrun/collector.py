@@ -321,7 +321,8 @@ class Collector:
                 failures[0].message,
             )
         if scored < self.scored_needed:
-            error = "all samples are flagged by the environment"
+            flagged = sum(t.flagged for t in group.trajectories)
+            error = f"{flagged} of {len(group.trajectories)} samples are flagged by the environment"
             if failures:
                 error = f"{failures[0].kind}: {failures[0].message}"
             return GroupFailed(admit.position, admit.attempt, error, group.num_sampled)

@@ -168,7 +168,7 @@ def generator_inputs(
         policy=config.policy,
         renderer=renderer,
         concurrent=trained and config.grpo.concurrent,
-        ordered=not trained or is_ordered(config),
+        ordered=(not trained or is_ordered(config)) and not config.env.agents_ask,
         recompute_kv_cache=trained and recomputes_kv_cache(config),
         deterministic=config.deterministic,
         num_threads=num_threads,

@@ -65,12 +65,14 @@ def accuracy_of(trajectory: Trajectory) -> float:
 def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> dict[str, float]:
     """Means over all samples that have a reward; the others are counted, not guessed.
 
+    Nor does a reward count that measures nothing, as the environment says of flagged samples.
+
     Accuracy is the mean of ``accuracy_of``. pass_k is the share of prompts with at least one
     sample of accuracy above 0; a prompt without a scored sample is out of it, since nothing is
     known of it.
     """
     trajectories = [t for group in groups for t in group.trajectories]
-    scored = [t for t in trajectories if t.reward is not None]
+    scored = [t for t in trajectories if t.reward is not None and not t.flagged]
     failed = len(trajectories) - len(scored)
     if not scored:
         log.warning("validation: all %d samples failed, so there is no accuracy", failed)
@@ -85,7 +87,7 @@ def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> d
         "validation/failed_samples": float(failed),
     }
     if num_samples > 1:
-        known = [[correct[id(t)] for t in g.trajectories if t.reward is not None] for g in groups]
+        known = [[correct[id(t)] for t in g.trajectories if id(t) in correct] for g in groups]
         solved = [any(value > 0 for value in values) for values in known if values]
         metrics["validation/pass_k"] = sum(solved) / len(solved)
     return metrics | reward_parts(scored, "validation/reward")

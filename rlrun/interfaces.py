@@ -72,6 +72,7 @@ __all__ = [
     "Generation",
     "Generator",
     "GeneratorInputs",
+    "GroupEnvironment",
     "Http",
     "Loss",
     "LossInputs",
@@ -179,6 +180,7 @@ class GeneratorInputs:
         concurrent: The learner changes its weights while the generator samples, which therefore
             needs weights of its own.
         ordered: What is sampled must not depend on timing: requests of one call make one batch.
+            False where agents ask one by one, whenever they come to it.
         recompute_kv_cache: Running requests have their caches computed anew after a refit.
         deterministic: Only reproducible operations are allowed.
         num_threads: CPU threads for a generator in a process of its own.
@@ -306,6 +308,11 @@ class Env(Checked, ABC):
         return ""
 
     @property
+    def agents_ask(self) -> bool:
+        """Whether agents ask the policy over HTTP, each when it comes to it."""
+        return False
+
+    @property
     def peer(self) -> str | None:
         """Another machine from where the policy is asked over HTTP; None if all is on this one."""
         return None
@@ -368,6 +375,19 @@ class Environment(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Ends all processes and connections. May be called twice."""
+
+
+class GroupEnvironment(Environment):
+    """An environment that scores the samples of a prompt together, each in sight of the others."""
+
+    @abstractmethod
+    async def step_group(self, episodes: Sequence[Episode]) -> list[EnvStep]:
+        """As ``step``, for all samples of a group that took this turn, in their order."""
+
+    async def step(self, episode: Episode) -> EnvStep:
+        """Of a group of one."""
+        (step,) = await self.step_group([episode])
+        return step
 
 
 @dataclass(frozen=True, slots=True)

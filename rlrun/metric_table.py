@@ -107,7 +107,8 @@ validation/truncated_fraction  1  mean
 validation/samples  count  sum
     Validation samples that were scored.
 validation/failed_samples  count  sum
-    Validation samples without a reward because generation or the environment failed.
+    Validation samples without a reward because generation or the environment failed, or with one
+    that measures nothing, as the environment says.
     ? Above 0: the accuracy is over fewer samples than you think; log.txt has the first error.
 validation/reward/<part>  reward  mean
     Mean of a named part of the validation reward over the scored samples that have it.
@@ -198,7 +199,8 @@ agent/<agent>/told/<name>  1  mean  env=gym
     Mean of a further number that the environment tells of each sample, over those that have it.
 agent/<agent>/failures/<kind>  count  sum  env=gym
     Episodes that came to no reward since the run began, by kind: env_down, env_error, timeout,
-    engine_lost, reward_error. One that is tried again counts once per failure.
+    engine_lost, reward_error, cancelled (called off by the run). One that is tried again counts
+    once per failure.
     ? What each kind means is in gym.md; logs of servers that the run started are in gym/ of the run
     directory.
 agent/<agent>/passed_over  count  sum  env=gym

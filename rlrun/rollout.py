@@ -9,11 +9,12 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from numbers import Real
 from typing import Protocol
 
 from rlrun.errors import DataError, GenerationError
-from rlrun.interfaces import Abandoned, Environment, Episode, Generator
+from rlrun.interfaces import Abandoned, Environment, Episode, Generator, GroupEnvironment
 from rlrun.renderer import Renderer
 from rlrun.timeline import Lane, Timeline
 from rlrun.together import run_together
@@ -91,6 +92,22 @@ class _Open:
         self.token_ids += token_ids
         self.loss_mask += [logprobs is not None] * len(token_ids)
         self.logprobs += logprobs if logprobs is not None else [0.0] * len(token_ids)
+
+
+def _by_job(trajectories: Sequence[_Open]) -> list[list[_Open]]:
+    """Trajectories of one group each; those of a group follow one another."""
+    return [list(group) for _, group in groupby(trajectories, key=lambda one: id(one.job))]
+
+
+def _episode(trajectory: _Open) -> Episode:
+    return Episode(
+        prompt=trajectory.job.prompt,
+        sample_index=trajectory.sample_index,
+        messages=tuple(trajectory.messages),
+        response=str(trajectory.messages[-1]["content"]),
+        turn=trajectory.turns,
+        stop_reason=trajectory.stop_reason,
+    )
 
 
 def checked(step: EnvStep) -> EnvStep:
@@ -176,6 +193,7 @@ class Rollout:
             purpose: What for, in the timeline.
         """
         self.generator, self.environment = generator, environment
+        self._of_groups = environment if isinstance(environment, GroupEnvironment) else None
         self.renderer, self.settings = renderer, settings
         self.timeline = timeline if timeline is not None else Timeline()
         self.purpose = purpose
@@ -194,7 +212,7 @@ class Rollout:
 
         With a lockstep generator all trajectories take each turn together, as one ordered list of
         requests: that is what makes a static batch reproducible. With an engine that batches by
-        itself each trajectory goes its own way.
+        itself each trajectory goes its own way, or each group where one is scored as a whole.
 
         Raises:
             GenerationError: From the generator; the groups are lost, with the tokens that it tells.
@@ -215,7 +233,7 @@ class Rollout:
             if self.generator.lockstep:
                 await self._take_turns(trajectories)
             else:
-                await run_together([self._take_turns([t]) for t in trajectories])
+                await run_together([self._take_turns(ones) for ones in self._apart(trajectories)])
         except asyncio.CancelledError as error:
             unfinished = error.tokens if isinstance(error, Abandoned) else 0
             raise Abandoned(unfinished + sum(sum(t.loss_mask) for t in trajectories)) from None
@@ -235,6 +253,10 @@ class Rollout:
             for index, job in enumerate(jobs)
         ]
 
+    def _apart(self, trajectories: Sequence[_Open]) -> list[list[_Open]]:
+        """Trajectories that the environment is asked about together."""
+        return [[t] for t in trajectories] if self._of_groups is None else _by_job(trajectories)
+
     async def _take_turns(self, trajectories: Sequence[_Open]) -> None:
         while running := [t for t in trajectories if t.end is None]:
             await self._turn(running)
@@ -245,11 +267,13 @@ class Rollout:
             completions = await self.generator.generate(requests)
         for trajectory, completion in zip(running, completions, strict=True):
             self._append_completion(trajectory, completion)
-        if len(running) == 1:
+        asked = self._apart(running)
+        if len(asked) == 1:
             # The usual case beside an engine, which a task of its own would cost more than it does.
-            steps = [await self._env_step(running[0])]
+            steps = await self._env_steps(asked[0])
         else:
-            steps = await asyncio.gather(*(self._env_step(trajectory) for trajectory in running))
+            told = await asyncio.gather(*(self._env_steps(ones) for ones in asked))
+            steps = [step for steps in told for step in steps]
         for trajectory, step in zip(running, steps, strict=True):
             self._apply(trajectory, step)
 
@@ -277,33 +301,34 @@ class Rollout:
         text = self.renderer.decode(completion.token_ids)
         trajectory.messages.append({"role": "assistant", "content": text})
 
-    async def _env_step(self, trajectory: _Open) -> EnvStep:
-        episode = Episode(
-            prompt=trajectory.job.prompt,
-            sample_index=trajectory.sample_index,
-            messages=tuple(trajectory.messages),
-            response=str(trajectory.messages[-1]["content"]),
-            turn=trajectory.turns,
-            stop_reason=trajectory.stop_reason,
-        )
+    async def _env_steps(self, asked: Sequence[_Open]) -> list[EnvStep]:
+        """What the environment says to one trajectory, or to all of a group."""
         limit, started = self.settings.env_timeout_s, time.monotonic()
-        left = None if limit is None else limit - trajectory.env_seconds
+        left = None if limit is None else limit - max(one.env_seconds for one in asked)
         deadline = asyncio.timeout(left)
         try:
             async with deadline:
                 with self.timeline.busy(Lane.ENVIRONMENT, self.purpose):
-                    return checked(await self.environment.step(episode))
+                    return [checked(step) for step in await self._ask(asked)]
         except (KeyboardInterrupt, asyncio.CancelledError):
             raise
         # Environments are other people's code, and some raise what is no Exception.
         except BaseException as error:  # noqa: BLE001
             if deadline.expired():
                 text = f"the environment took more than {limit} s over the trajectory"
-                return EnvStep(failure=Failure(FailureKind.TIMEOUT, text))
+                return [EnvStep(failure=Failure(FailureKind.TIMEOUT, text))] * len(asked)
             text = f"{type(error).__name__}: {error}"
-            return EnvStep(failure=Failure(FailureKind.ENV_ERROR, text))
+            return [EnvStep(failure=Failure(FailureKind.ENV_ERROR, text))] * len(asked)
         finally:
-            trajectory.env_seconds += time.monotonic() - started
+            seconds = time.monotonic() - started
+            for one in asked:
+                one.env_seconds += seconds
+
+    async def _ask(self, asked: Sequence[_Open]) -> Sequence[EnvStep]:
+        episodes = [_episode(one) for one in asked]
+        if self._of_groups is not None:
+            return await self._of_groups.step_group(episodes)
+        return [await self.environment.step(episode) for episode in episodes]
 
     def _apply(self, trajectory: _Open, step: EnvStep) -> None:
         """Ends the trajectory or appends the environment's messages for another turn."""

@@ -20,8 +20,8 @@ from typing import Any, NoReturn, TextIO
 
 from rlrun.data.gym_rows import GYM_FIELD
 from rlrun.env.verifier import VerifyingEnv
-from rlrun.errors import DataError
-from rlrun.interfaces import Env, Environment, Episode
+from rlrun.errors import ConfigError, DataError, Problem
+from rlrun.interfaces import Env, Environment, Episode, GroupEnvironment
 from rlrun.types import EnvStep, Prompt, Row, StopReason
 
 _WINDOW = 64
@@ -66,6 +66,7 @@ def score_file(
 
     Raises:
         DataError: The file cannot be read, or a line is not a row; the lines before it are written.
+        ConfigError: The environment scores groups only.
     """
     with contextlib.redirect_stdout(sys.stderr):  # what user code prints is not a result
         return asyncio.run(_score(path, env, out, answers or {}))
@@ -74,6 +75,10 @@ def score_file(
 async def _score(path: Path, env: Env, out: TextIO, answers: Mapping[str, str]) -> Counts:
     counts = Counts()
     environment = env.start()
+    if isinstance(environment, GroupEnvironment):
+        what = "the function scores the samples of a prompt together, and a line is one answer"
+        remedy = "Name a function of response and answer"
+        raise ConfigError([Problem("env.reward_function", what, remedy)])
     await _open(environment)
     pending: deque[tuple[object, asyncio.Task[EnvStep]]] = deque()
     try:

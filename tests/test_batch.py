@@ -29,6 +29,18 @@ def test_a_failed_sample_is_masked_and_moves_nobody() -> None:
     assert [s.advantage for s in done] == [0.0] * 4
 
 
+def test_a_flagged_sample_is_masked_and_out_of_the_baseline() -> None:
+    flags = (False, False, True)
+    members = [
+        trajectory(reward=reward, sample_index=index, flagged=flag)
+        for index, (reward, flag) in enumerate(zip((1.0, 0.0, 9.0), flags, strict=True))
+    ]
+    samples = collect_samples([TrajectoryGroup(prompt(), tuple(members))], CONFIG.grpo, 28)
+    done = with_advantages(samples, CONFIG.advantage)
+    assert [s.masked for s in done] == [None, None, Masked.FLAGGED]
+    assert done[0].advantage == pytest.approx(-done[1].advantage) and done[2].advantage == 0.0
+
+
 def test_two_groups_of_equal_prompts_stay_two_groups() -> None:
     samples = collect_samples([group([1.0, 1.0], 0), group([0.0, 0.0], 1)], CONFIG.grpo, 28)
     assert {s.advantage for s in with_advantages(samples, CONFIG.advantage)} == {0.0}

@@ -111,6 +111,7 @@ def collector(
     score: Score,
     *,
     samples: int = 4,
+    needed: int | None = None,
     drop: bool = False,
     generator: Counting | None = None,
     deadline: Deadline | None = None,
@@ -121,7 +122,7 @@ def collector(
         rollout,
         stream,
         ReplayBuffer(),
-        scored_needed=min(2, samples),
+        scored_needed=min(2, samples) if needed is None else needed,
         num_samples=samples,
         drop_without_signal=drop,
         deadline=deadline or Deadline(None, None),
@@ -205,6 +206,14 @@ def test_a_group_with_one_scored_sample_has_failed_with_the_first_error(
     assert record.getMessage() == (
         "prompt rows:6: 3 of 4 samples failed, the first by env_down: sample 1 of 6"
     )
+
+
+def test_a_group_of_which_all_are_needed_fails_with_one(
+    renderer: Renderer, stream: PromptStream
+) -> None:
+    whole = [type(run(collector(renderer, stream, failing(*failed), needed=4), 0)[0])
+             for failed in ((), (2,))]  # fmt: skip
+    assert whole == [GroupFinished, GroupFailed]
 
 
 @pytest.mark.parametrize(("failed", "kind"), [((), GroupFinished), ((0,), GroupFailed)])

@@ -24,6 +24,13 @@ def test_a_failure_is_left_out_and_counted() -> None:
     assert metrics["validation/failed_samples"] == 1.0
 
 
+def test_a_reward_that_measures_nothing_is_left_out_and_counted() -> None:
+    flagged = TrajectoryGroup(prompt(1), (trajectory(reward=0.0, flagged=True),))
+    metrics = validation_metrics([group([1.0]), flagged], 1)
+    assert metrics["validation/accuracy"] == 1.0
+    assert metrics["validation/failed_samples"] == 1.0
+
+
 def test_when_all_fail_there_is_no_accuracy_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         metrics = validation_metrics([group([None]), group([None], 1)], 1)

@@ -10,7 +10,7 @@ from dataclasses import astuple
 import pytest
 
 from rlrun.config.schema import Policy
-from rlrun.interfaces import Abandoned, Environment, Episode, Generator
+from rlrun.interfaces import Abandoned, Environment, Episode, Generator, GroupEnvironment
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, Rollout, RolloutSettings, checked, request_seed
 from rlrun.together import run_together
@@ -310,3 +310,62 @@ def test_a_cancelled_call_has_the_tokens_of_all_its_parts() -> None:
 def test_the_first_error_of_a_part_ends_the_others() -> None:
     with pytest.raises(ValueError, match="7"):
         asyncio.run(run_together([part(1), part(7, fails_after=0.01), part(3)]))
+
+
+# --- groups that are scored as a whole ------------------------------------------------------------
+
+
+class Ranking(GroupEnvironment):
+    """An answer is worth the number of worse ones beside it; remembers the groups."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[str]] = []
+
+    async def step_group(self, episodes: Sequence[Episode]) -> list[EnvStep]:
+        self.groups.append([episode.response for episode in episodes])
+        assert [episode.sample_index for episode in episodes] == list(range(len(episodes)))
+        if any(episode.response == "hang" for episode in episodes):
+            await asyncio.Event().wait()
+        said = [int(episode.response) for episode in episodes]
+        return [EnvStep(reward=float(sum(other < one for other in said))) for one in said]
+
+    async def close(self) -> None:
+        pass
+
+
+class Apart(Scripted):
+    """The same as an engine that batches by itself: its calls overlap."""
+
+    lockstep = False
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
+        await asyncio.sleep(0)
+        return await super().generate(requests)
+
+
+@pytest.mark.parametrize("kind", [Scripted, Apart])
+def test_samples_of_a_prompt_are_scored_together_and_apart_from_others(
+    renderer: Renderer, kind: type[Scripted]
+) -> None:
+    ids = renderer.prompt_ids([{"role": "user", "content": "?"}])
+    environment = Ranking()
+    generator = kind(renderer, [f"{n}<end>" for n in (3, 1, 2, 7, 7)])
+    rollout = Rollout(
+        generator, environment, renderer, RolloutSettings(Sampling(1.0), 9, 99, 1, 20.0, seed=1)
+    )
+    jobs = [Job(prompt(0, token_ids=ids), 3), Job(prompt(1, token_ids=ids), 2)]
+    groups = asyncio.run(rollout.run(jobs))
+    assert [[t.reward for t in group.trajectories] for group in groups] == [[2, 0, 1], [0, 0]]
+    assert environment.groups == [["3", "1", "2"], ["7", "7"]]
+
+
+def test_what_goes_wrong_over_a_group_fails_all_of_it(renderer: Renderer) -> None:
+    for texts, limit, kind in (
+        (["1<end>", "x<end>"], None, FailureKind.ENV_ERROR),
+        (["hang<end>", "1<end>"], 0.05, FailureKind.TIMEOUT),
+    ):
+        found, _ = roll(
+            renderer, texts, right, samples=2, environment=Ranking(), env_timeout_s=limit
+        )
+        assert [t.failure and t.failure.kind for t in found] == [kind, kind]
+        assert [t.reward for t in found] == [None, None]

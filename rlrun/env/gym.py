@@ -7,6 +7,7 @@ Nothing here imports NeMo Gym: its servers run in an environment of their own, s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,9 @@ from rlrun.serve.address import is_loopback
 from rlrun.types import Row
 
 ROW_FIELD = "responses_create_params"
+
+AUDIO_FIELDS = ("audio_data", "audio_path", "audio_paths")
+"""Entries of a row's metadata that Gym's model server puts into the prompt as sound."""
 
 
 @component("env/gym")
@@ -69,12 +73,18 @@ class GymEnv(Env):
         """Why a row cannot be sent to an agent, or None."""
         if ROW_FIELD not in row.payload:
             return f"the row has no {ROW_FIELD}: env=gym takes rows of NeMo Gym"
-        if agent_of(row.payload, self.default_agent) is None:
+        agent = agent_of(row.payload, self.default_agent)
+        if agent is None:
             return "agent_ref.name is missing, and env.default_agent=null"
-        metadata = row.payload[ROW_FIELD].get("metadata")
-        if metadata is not None and not isinstance(metadata, Mapping):
-            return f"{ROW_FIELD}.metadata is {metadata!r:.80}, not an object"
-        return None
+        if "/" in agent or "\n" in agent:
+            return f"agent {agent!r:.80} has a name that no metric can have"
+        params = row.payload[ROW_FIELD]
+        if not isinstance(params, Mapping):
+            return f"{ROW_FIELD} is {params!r:.80}, not an object"
+        limit = params.get("max_output_tokens")
+        if limit is not None and (type(limit) is not int or limit < 1):
+            return f"{ROW_FIELD}.max_output_tokens is {limit!r:.80}, not a whole number above 0"
+        return _metadata_problem(params.get("metadata"))
 
     @property
     def announcement(self) -> str:
@@ -82,6 +92,11 @@ class GymEnv(Env):
         if self.config_paths:
             return f"starting the NeMo Gym servers of {', '.join(self.config_paths)}"
         return "waiting for the NeMo Gym servers"
+
+    @property
+    def agents_ask(self) -> bool:
+        """They do."""
+        return True
 
     @property
     def peer(self) -> str | None:
@@ -106,3 +121,24 @@ def agent_of(payload: Mapping[str, Any], default: str | None) -> str | None:
     reference = payload.get("agent_ref")
     name = reference.get("name") if isinstance(reference, Mapping) else None
     return name if isinstance(name, str) and name else default
+
+
+def _metadata_problem(metadata: object) -> str | None:
+    """What Gym's model server could not take from a row's metadata, or None."""
+    name = f"{ROW_FIELD}.metadata"
+    if metadata is None:
+        return None
+    if not isinstance(metadata, Mapping):
+        return f"{name} is {metadata!r:.80}, not an object"
+    for key, value in metadata.items():
+        if not isinstance(value, str):
+            return f"{name}.{key} is {value!r:.80}, not a text"
+        if key in AUDIO_FIELDS and value:
+            return f"{name}.{key} names audio, and rlrun trains on text only"
+    extra = metadata.get("extra_body")
+    try:
+        if extra is None or isinstance(json.loads(extra), dict):
+            return None
+    except (ValueError, RecursionError):
+        pass
+    return f"{name}.extra_body is {extra!r:.80}, not the text of a JSON object"

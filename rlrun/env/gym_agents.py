@@ -18,7 +18,8 @@ from rlrun.types import Failure, FailureKind
 log = logging.getLogger(__name__)
 
 FAULTS = (FailureKind.ENV_DOWN, FailureKind.ENV_ERROR, FailureKind.TIMEOUT)
-"""What counts against an agent; a lost engine and a wrong reward are not about its being there."""
+"""What counts against an agent; a lost engine, a wrong reward and an episode that was called off
+are not about its being there."""
 
 
 @dataclass(slots=True)
@@ -94,7 +95,8 @@ class Agents:
             return
         agent.in_a_row += 1
         agent.cause = agent.cause or f"{failure.kind}: {failure.message}"
-        if agent.in_a_row >= self._max_failures and agent.open_until is None:
+        is_paused = agent.open_until is not None and now < agent.open_until
+        if agent.in_a_row >= self._max_failures and not is_paused:
             agent.open_until = now + self._pause_s
             log.warning(
                 "agent %s is paused for %g s after %d failed episodes in a row, its prompts are "
@@ -105,10 +107,12 @@ class Agents:
                 agent.cause,
             )
 
-    def all_paused(self) -> str | None:
+    def all_paused(self, now: float) -> str | None:
         """The cause, if every agent that was asked so far is paused."""
         agents = self._agents.values()
-        if not agents or any(agent.open_until is None for agent in agents):
+        if not agents or any(
+            agent.open_until is None or now >= agent.open_until for agent in agents
+        ):
             return None
         return "; ".join(f"{agent.name}: {agent.cause}" for agent in agents)
 
@@ -123,7 +127,7 @@ class Agents:
                 ", ".join(others),
             )
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, now: float) -> dict[str, float]:
         """Declared metrics; latencies are of what finished since the last call."""
         values: dict[str, float] = {}
         for name, agent in self._agents.items():
@@ -131,7 +135,8 @@ class Agents:
             for kind, count in sorted(agent.failures.items()):
                 values[f"{stage}/failures/{kind.value}"] = float(count)
             values[f"{stage}/passed_over"] = float(agent.passed_over)
-            values[f"{stage}/paused"] = float(agent.open_until is not None)
+            paused = agent.open_until is not None and now < agent.open_until
+            values[f"{stage}/paused"] = float(paused)
             if agent.turns:
                 values[f"{stage}/turn_seconds"] = agent.seconds / agent.turns
             agent.seconds, agent.turns = 0.0, 0

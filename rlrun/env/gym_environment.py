@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +14,14 @@ from rlrun.env.gym import ROW_FIELD, GymEnv, agent_of
 from rlrun.env.gym_agents import Agents
 from rlrun.env.gym_client import GymClient, RequestFailed
 from rlrun.env.gym_directory import Directory
-from rlrun.env.gym_result import BadResult, Result, Tokens, partial_tokens, read_result
+from rlrun.env.gym_result import (
+    BadResult,
+    Result,
+    Tokens,
+    finite,
+    partial_tokens,
+    read_result,
+)
 from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import (
     Abandoned,
@@ -64,7 +70,7 @@ class GymEnvironment(AgentEnvironment):
 
     def metrics(self) -> dict[str, float]:
         """Per agent: failures by kind, pauses, latency."""
-        return self._agents.metrics()
+        return self._agents.metrics(time.monotonic())
 
     def paused(self, prompt: Prompt) -> str | None:
         """Why the agent of a prompt takes no episodes, if others do."""
@@ -97,6 +103,8 @@ class GymEnvironment(AgentEnvironment):
             failure = Failure(error.kind, error.message)
             return self._failed(order, name, failure, sampled)
         except asyncio.CancelledError:
+            failure = Failure(FailureKind.CANCELLED, "the episode was called off")
+            self._agents.failed(name, failure, time.monotonic())
             raise Abandoned(sampled.tokens) from None
         self._agents.succeeded(name, time.monotonic() - started, result.tokens.turns)
         self._agents.notice_others(name, result.others)
@@ -113,8 +121,9 @@ class GymEnvironment(AgentEnvironment):
         told = self._directory.explain(name)
         if told:
             failure = Failure(failure.kind, f"{failure.message}; {told}")
-        self._agents.failed(name, failure, time.monotonic())
-        cause = self._agents.all_paused()
+        now = time.monotonic()
+        self._agents.failed(name, failure, now)
+        cause = self._agents.all_paused(now)
         if cause is not None:
             raise EnvironmentDown(
                 "env=gym",
@@ -139,15 +148,14 @@ class GymEnvironment(AgentEnvironment):
         except RequestFailed as error:
             return EnvStep(failure=Failure(error.kind, error.message))
         told = answer if isinstance(answer, Mapping) else {}
-        reward = told.get("reward")
-        if not isinstance(reward, int | float) or not math.isfinite(reward):
-            text = (
-                f"{url}/verify answered with the reward {reward!r:.80}, which is no finite number"
-            )
+        reward = finite(told.get("reward"))
+        if reward is None:
+            given = f"{told.get('reward')!r:.80}"
+            text = f"{url}/verify answered with the reward {given}, which is no finite number"
             return EnvStep(failure=Failure(FailureKind.REWARD_ERROR, text))
         extracted = told.get("extracted_answer")
         return EnvStep(
-            reward=float(reward),
+            reward=reward,
             extracted=extracted if isinstance(extracted, str) else None,
         )
 
@@ -183,7 +191,7 @@ def request_row(order: EpisodeOrder, agent: str) -> dict[str, Any]:
     params = dict(row[ROW_FIELD])
     sampling = order.sampling
     own = params.get("max_output_tokens")
-    limit = order.max_new_tokens if own is None else min(int(own), order.max_new_tokens)
+    limit = order.max_new_tokens if own is None else min(own, order.max_new_tokens)
     params |= {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,

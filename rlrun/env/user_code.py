@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's own class or function by import path, with an error that says what is not there."""
+"""A user's own class or function by import path, and what is said of its errors."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import hashlib
 import importlib
@@ -104,3 +105,21 @@ def _siblings(missing: str) -> str:
     places = list(sys.modules[package].__path__) if package in sys.modules else [os.getcwd()]
     found = [module.name for module in pkgutil.iter_modules(places)]
     return f"{_near(name, found)} (looked in {places[0]} and where Python finds packages)"
+
+
+def told(problem: BaseException) -> str:
+    """An error with the place in the code that raised it."""
+    text = f"{type(problem).__name__}: {problem}"
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return text
+    return f"{text} ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+
+
+def is_cancellation(problem: BaseException) -> bool:
+    """Whether rlrun ends the task, rather than user code raising CancelledError by itself."""
+    task = asyncio.current_task()
+    cancelled = isinstance(problem, asyncio.CancelledError)
+    return cancelled and task is not None and task.cancelling() > 0

@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from rlrun.generation.static_batch import StaticBatches
 
 
+WHERE = "generation=transformers"
+
+
 @component("generation/transformers")
 @dataclass(kw_only=True, slots=True)
 class TransformersGeneration(Generation):
-    """Static batches on a transformers model, which may be the one that is being trained."""
+    """Batches on a transformers model, which may be the one that is being trained."""
 
     max_batch_size: int | None = setting(ge=1)
 
@@ -46,12 +49,16 @@ class TransformersGeneration(Generation):
         if inputs.concurrent:
             return self._process(inputs)
 
+        from rlrun.generation.continuous import ContinuousGenerator
+        from rlrun.generation.continuous_batch import ContinuousBatch
         from rlrun.generation.sampler import Sampler
         from rlrun.generation.static_batch import StaticBatches
 
         autocast = torch.bfloat16 if inputs.policy.precision is Precision.BFLOAT16 else None
         sampler = Sampler(inputs.model, inputs.renderer, autocast)
-        return TransformersGenerator(StaticBatches(sampler, self.max_batch_size))
+        if inputs.ordered:
+            return TransformersGenerator(StaticBatches(sampler, self.max_batch_size))
+        return ContinuousGenerator(ContinuousBatch(sampler, self.max_batch_size))
 
     def _process(self, inputs: GeneratorInputs) -> Generator:
         from rlrun.generation.process import ProcessGenerator, StartUp
@@ -85,11 +92,11 @@ class TransformersGenerator(Generator):
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """See ``Generator.generate``. Cancelling it ends the batch within one token."""
         if self._closed:
-            raise GenerationError("generation=transformers", "the generator is closed")
+            raise GenerationError(WHERE, "the generator is closed")
         if not requests:
             return []
         cancelled = Event()
-        with self.at_work("the learner's model"), _named(f"sampling {len(requests)} completions"):
+        with self.at_work("the learner's model"), named(f"sampling {len(requests)} completions"):
             future = asyncio.ensure_future(compute(self._batches, requests, cancelled))
             try:
                 return await asyncio.shield(future)
@@ -97,11 +104,11 @@ class TransformersGenerator(Generator):
                 cancelled.set()
                 # Until the thread has left the model, nobody else may touch it.
                 await asyncio.wait([future])
-                raise Abandoned(_sampled(future)) from None
+                raise Abandoned(sampled_tokens(future)) from None
 
     async def score(self, token_ids: Sequence[int]) -> list[float]:
         """See ``Generator.score``; it waits for the batch that is being sampled."""
-        with _named(f"scoring {len(token_ids)} tokens"):
+        with named(f"scoring {len(token_ids)} tokens"):
             return await compute(self._batches.sampler.score, token_ids)
 
     async def refit(self, version: int) -> None:
@@ -114,7 +121,7 @@ class TransformersGenerator(Generator):
         await finish()
 
 
-def _sampled(future: asyncio.Future[list[Completion]]) -> int:
+def sampled_tokens(future: asyncio.Future[list[Completion]]) -> int:
     """Tokens of a call that is over, and that somebody cancelled."""
     from rlrun.generation.static_batch import Cancelled
 
@@ -125,13 +132,13 @@ def _sampled(future: asyncio.Future[list[Completion]]) -> int:
 
 
 @contextmanager
-def _named(what: str) -> Iterator[None]:
+def named(what: str) -> Iterator[None]:
     """Says what failed where the model or torch raise something of their own."""
     try:
         yield
     except (RuntimeError, ValueError, IndexError) as error:
         raise GenerationError(
-            "generation=transformers",
+            WHERE,
             f"{what} failed: {error}",
             "Out of memory: lower generation.max_batch_size",
         ) from error

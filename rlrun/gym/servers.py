@@ -296,9 +296,17 @@ class Servers:
         return f"server {name} ended with {self._ended[name]}: {self._tail(name)}"
 
     def explain_agent(self, name: str) -> str:
-        """Which servers behind an agent ended; "" while all live."""
-        texts = (self.explain(server.name) for server in self.plan.servers)
-        return "; ".join(filter(None, texts))
+        """Which servers behind an agent ended; "" while all live, or if it is none of them."""
+        agent = self.plan.agents().get(name)
+        if agent is None:
+            return ""
+        behind = [
+            server.name
+            for server in self.plan.servers
+            if server.name in (name, agent.resources_server)
+            or server.kind == "responses_api_models"
+        ]
+        return "; ".join(filter(None, map(self.explain, behind)))
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"

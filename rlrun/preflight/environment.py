@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 from rlrun.config.schema import RunConfig
 from rlrun.env.gym import GymEnv
 from rlrun.errors import EnvironmentDown
-from rlrun.interfaces import Environment, Episode
+from rlrun.interfaces import Environment, Episode, GroupEnvironment
 from rlrun.preflight.lines import STRICT_EXIT_CODE, CheckLine, Verdict
 from rlrun.types import EnvStep, Failure, FailureKind, Prompt, StopReason
 
@@ -32,8 +33,11 @@ async def look_at_environment(config: RunConfig, prompt: Prompt | None) -> list[
     try:
         await _open(environment)
         answer = prompt.row.answer
-        right = await _score(environment, prompt, f"\\boxed{{{answer}}}\nAnswer: {answer}")
-        wrong = await _score(environment, prompt, f"\\boxed{{{WRONG_ANSWER}}}")
+        right, wrong = await _scores(
+            environment,
+            prompt,
+            [f"\\boxed{{{answer}}}\nAnswer: {answer}", f"\\boxed{{{WRONG_ANSWER}}}"],
+        )
     finally:
         await environment.close()
     return [_judge(right, wrong, answer)]
@@ -69,21 +73,40 @@ async def _gym(env: GymEnv) -> list[CheckLine]:
     ]
 
 
-async def _score(environment: Environment, prompt: Prompt, response: str) -> EnvStep:
-    episode = Episode(
-        prompt=prompt,
-        sample_index=0,
-        messages=({"role": "assistant", "content": response},),
-        response=response,
-        turn=1,
-        stop_reason=StopReason.STOP,
-    )
+async def _scores(
+    environment: Environment, prompt: Prompt, responses: Sequence[str]
+) -> list[EnvStep]:
+    """What is said to answers, which are a group where groups are scored as a whole."""
+    episodes = [
+        Episode(
+            prompt=prompt,
+            sample_index=index,
+            messages=({"role": "assistant", "content": response},),
+            response=response,
+            turn=1,
+            stop_reason=StopReason.STOP,
+        )
+        for index, response in enumerate(responses)
+    ]
+    if isinstance(environment, GroupEnvironment):
+        return await _bounded(environment.step_group(episodes), len(episodes))
+    steps = []
+    for episode in episodes:
+        steps += await _bounded(_alone(environment, episode), 1)
+    return steps
+
+
+async def _alone(environment: Environment, episode: Episode) -> list[EnvStep]:
+    return [await environment.step(episode)]
+
+
+async def _bounded(asked: Awaitable[list[EnvStep]], count: int) -> list[EnvStep]:
     try:
         async with asyncio.timeout(ENV_TIMEOUT_S):
-            return await environment.step(episode)
+            return await asked
     except TimeoutError:
         message = f"no answer within {ENV_TIMEOUT_S:g} s"
-        return EnvStep(failure=Failure(FailureKind.TIMEOUT, message))
+        return [EnvStep(failure=Failure(FailureKind.TIMEOUT, message))] * count
 
 
 def _judge(right: EnvStep, wrong: EnvStep, answer: str) -> CheckLine:

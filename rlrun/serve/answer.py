@@ -65,6 +65,7 @@ class AnswerMaker:
             if parser is not None:
                 keep_all |= parser.tags is None
                 kept.update(parser.tags or ())
+        self._texts: dict[int, tuple[str, list[int] | None]] = {}
         specials = renderer.tokenizer.added_tokens_decoder.items()
         self._hidden = frozenset(renderer.eos_ids) | {
             token_id
@@ -167,13 +168,25 @@ class AnswerMaker:
         return text[: min(found)] if found else text
 
     def _logprobs(self, asked: Asked, completion: Completion) -> JsonObject:
-        entries = []
+        entries: list[JsonObject] = []
         for token_id, logprob in zip(completion.token_ids, completion.logprobs, strict=True):
-            text = self._renderer.decode((token_id,), skip_special=False)
-            token = f"token_id:{token_id}" if asked.request.tokens_as_ids else text
-            entry = {"token": token, "logprob": logprob, "bytes": list(text.encode())}
-            entries.append(entry | {"top_logprobs": []})
+            if asked.request.tokens_as_ids:
+                # Bytes of what is named by its id nobody reads, and they are half of the answer.
+                token, octets = f"token_id:{token_id}", None
+            else:
+                token, octets = self._text(token_id)
+            entries.append(
+                {"token": token, "logprob": logprob, "bytes": octets, "top_logprobs": []}
+            )
         return {"content": entries, "refusal": None}
+
+    def _text(self, token_id: int) -> tuple[str, list[int] | None]:
+        """Text of a token, and its bytes; kept, as to decode one takes as long as many do."""
+        found = self._texts.get(token_id)
+        if found is None:
+            text = self._renderer.decode((token_id,), skip_special=False)
+            found = self._texts[token_id] = text, list(text.encode())
+        return found
 
 
 def call_id(text: str) -> str:

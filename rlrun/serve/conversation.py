@@ -9,9 +9,11 @@ Where they do not, the history was edited, and the message counts as the text th
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rlrun.renderer import Renderer, TemplateView
@@ -26,6 +28,9 @@ TOKEN_FIELDS = frozenset(
     {PROMPT, GENERATION, "generation_log_probs", "weight_versions", "routed_experts"}
 )
 """Fields of a message that are about tokens and that no template is shown."""
+
+KEPT = 64
+"""Beginnings of conversations whose tokens are kept."""
 
 ARGUMENTS_OF_RENDERING = frozenset(
     {
@@ -143,6 +148,7 @@ class PromptMaker:
         # Templates skip or refuse a role that they do not know; this one has had two names.
         self._roles = {} if "developer" in template else {"developer": "system"}
         self._told_of_edits = self._looked_at_tools = False
+        self._prompt_ids = lru_cache(KEPT)(self._rendered)
 
     def __call__(self, conversation: Conversation) -> tuple[int, ...]:
         """Token ids, ready for the policy's turn.
@@ -179,9 +185,15 @@ class PromptMaker:
     ) -> tuple[int, ...]:
         messages = [self._message(one) for one in said]
         if known is None:
-            return self._renderer.prompt_ids(messages, view) if messages else ()
+            beginning = (messages, view.tools, dict(view.options))
+            return self._prompt_ids(json.dumps(beginning)) if messages else ()
         # A turn may have been cut before its end, which is then appended.
         return known + self._renderer.turn_ids(known, (), messages, stopped=True, view=view)
+
+    def _rendered(self, beginning: str) -> tuple[int, ...]:
+        """Token ids of a conversation; all samples of a group, and all their turns, begin alike."""
+        messages, tools, options = json.loads(beginning)
+        return self._renderer.prompt_ids(messages, TemplateView(tuple(tools), options))
 
     def _spliced(
         self, prefix: tuple[int, ...], said: Sequence[Said], view: TemplateView

@@ -73,7 +73,9 @@ def lay_out(page: Path, folder: Path, found: list[Command], a_run: Path) -> None
         **dict.fromkeys(("mine.yaml", "my_recipe.yaml", "path/to/it.yaml"), recipe),
         **dict.fromkeys(("rows.jsonl", "held_out.jsonl", "my_rows.jsonl"), rows),
         **dict.fromkeys(("answers.jsonl", "FILE"), answers),
-        "my_rewards.py": code_of(page, "def short_answers"),
+        "my_rewards.py": "\n".join(
+            code_of(page, f"def {name}_answers") for name in ("short", "rare")
+        ),
         "riddle.py": code_of(page, "class Riddle"),
         "rewards.py": "def correct(response, answer, **row):\n    return 1.0\n",
     }

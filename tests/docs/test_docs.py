@@ -55,8 +55,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("mine.yaml", "my_recipe.yaml", "path/to/it.yaml", "RUN_DIR/config.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("defaults: [quickstart, _self_]\n")
-    for name, has in (("my_rewards.py", "def short_answers"), ("riddle.py", "class Riddle")):
-        (tmp_path / name).write_text(python_block(has))
+    functions = map(python_block, ("def short_answers", "def rare_answers"))
+    (tmp_path / "my_rewards.py").write_text("\n".join(functions))
+    (tmp_path / "riddle.py").write_text(python_block("class Riddle"))
     (tmp_path / "rewards.py").write_text("def correct(response, answer, **row): return 1.0\n")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -150,6 +151,7 @@ RUN_BY = {
     ("extend.md", "class StreamOrder"): "tests/docs/test_extending.py",
     ("extend.md", "class PlainGenerator"): "tests/docs/test_extending.py",
     ("extend.md", "def short_answers"): "tests/docs/test_commands_run.py",
+    ("extend.md", "def rare_answers"): "tests/env/test_python_env.py",
     ("extend.md", "class Riddle"): "tests/env/test_dialogue.py",
     ("migration_trl.md", "GRPOTrainer("): "nothing: it is a program for TRL",
     ("serving.md", "openai.OpenAI("): "tests/serve/test_server.py",

@@ -43,6 +43,7 @@ START_S = 240.0
 AGENTS = {
     "mcqa": "mcqa_simple_agent",
     "example_single_tool_call": "example_single_tool_call_simple_agent",
+    "example_tool_call_multireward": "example_tool_call_multireward_simple_agent",
     "example_session_state_mgmt": "example_session_state_mgmt_simple_agent",
     "example_multi_turn_gymnasium": "example_multi_turn_gymnasium_agent",
     "reasoning_gym": "reasoning_gym_simple_agent",

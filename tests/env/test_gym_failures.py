@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 import pytest
 
 from rlrun.agent_rollout import AgentRollout
+from rlrun.env.gym_agents import Agents
 from rlrun.env.gym_environment import GymEnvironment, request_row
 from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import Abandoned, Episode
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
-from rlrun.types import FailureKind, Sampling, StopReason
+from rlrun.types import Failure, FailureKind, Row, Sampling, StopReason
 from tests.env.gym_fakes import AGENT, TURNS, Running, order, running, settings
 
 T = TypeVar("T")
@@ -72,6 +73,55 @@ def test_the_row_goes_out_as_it_is_with_the_sampling_of_the_run() -> None:
 @pytest.mark.parametrize(("own", "sent"), [({}, 16), ({"max_output_tokens": 99}, 16)])
 def test_a_row_may_ask_for_fewer_tokens_and_not_for_more(own: dict[str, int], sent: int) -> None:
     assert request_row(order(**own), AGENT)["responses_create_params"]["max_output_tokens"] == sent
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({}, None),
+        ({"max_output_tokens": 1, "metadata": {"extra_body": "{}", "audio_path": ""}}, None),
+        ({"max_output_tokens": None, "metadata": None}, None),
+        ({"max_output_tokens": 0}, "max_output_tokens is 0"),
+        ({"max_output_tokens": "64"}, "max_output_tokens is '64'"),
+        ({"max_output_tokens": True}, "max_output_tokens is True"),
+        ({"metadata": ["a"]}, "metadata is ['a'], not an object"),
+        ({"metadata": {"extra_body": "{seed: 1}"}}, "extra_body is '{seed: 1}'"),
+        ({"metadata": {"extra_body": "[1]"}}, "extra_body is '[1]'"),
+        ({"metadata": {"extra_body": {"a": 1}}}, "extra_body is {'a': 1}"),
+        ({"metadata": {"audio_path": "a.wav"}}, "metadata.audio_path names audio"),
+        ({"metadata": {"audio_paths": '["a.wav"]'}}, "metadata.audio_paths names audio"),
+        ({"metadata": {"level": 3}}, "metadata.level is 3, not a text"),
+        ({"metadata": {"audio_data": "data:audio/wav;base64,"}}, "metadata.audio_data"),
+    ],
+)
+def test_a_row_that_could_not_be_sent_is_refused_at_load(
+    params: dict[str, Any], told: str | None
+) -> None:
+    found = settings("env.agents={a: 'http://127.0.0.1:9'}").check_row(order(**params).prompt.row)
+    assert (found is None) == (told is None)
+    assert told is None or (found is not None and told in found)
+
+
+@pytest.mark.parametrize(
+    ("payload", "told"),
+    [
+        ({}, "no responses_create_params"),
+        ({"responses_create_params": {}}, "agent_ref.name is missing"),
+        ({"responses_create_params": {}, "agent_ref": {"name": "a/b"}}, "'a/b' has a name"),
+        ({"responses_create_params": "?", "agent_ref": {"name": "a"}}, "is '?', not an object"),
+    ],
+)
+def test_a_row_that_names_no_agent_or_no_request_is_refused_at_load(
+    payload: dict[str, Any], told: str
+) -> None:
+    row = Row("rows:1", (), "", payload, "rows.jsonl:1")
+    assert told in (settings("env.agents={a: 'http://127.0.0.1:9'}").check_row(row) or "")
+
+
+def test_rows_without_an_agent_go_to_the_default_one() -> None:
+    row = Row("rows:1", (), "", {"responses_create_params": {}}, "rows.jsonl:1")
+    env = settings("env.agents={a: 'http://127.0.0.1:9'}", "env.default_agent=a")
+    assert env.check_row(row) is None
 
 
 KINDS = {
@@ -169,6 +219,7 @@ def test_a_cancelled_episode_says_what_was_sampled_for_it() -> None:
             with pytest.raises(Abandoned) as stopped:
                 await task
             assert stopped.value.tokens == 4 + 5
+            assert live.environment.metrics()[f"agent/{AGENT}/failures/cancelled"] == 1
 
     run(work())
 
@@ -291,6 +342,20 @@ def test_when_all_agents_are_paused_the_run_ends_with_the_cause() -> None:
             assert error.value.exit_code == 4
 
     run(work())
+
+
+def test_an_agent_whose_pause_is_over_is_not_taken_for_paused() -> None:
+    agents = Agents(max_failures=1, pause_s=10.0)
+    broken = Failure(FailureKind.ENV_DOWN, "gone")
+    agents.failed("a", broken, 0.0)
+    assert agents.all_paused(5.0) == "a: env_down: gone"
+    assert agents.metrics(5.0)["agent/a/paused"] == 1
+    # Nobody has asked for it meanwhile: it may well be there again.
+    agents.failed("b", broken, 11.0)
+    assert agents.all_paused(11.0) is None
+    assert agents.metrics(11.0)["agent/a/paused"] == 0
+    agents.failed("a", broken, 12.0)
+    assert agents.all_paused(12.0) is not None
 
 
 def test_a_lost_engine_is_not_the_agents_fault() -> None:

@@ -69,6 +69,7 @@ def test_tokens_that_the_run_did_not_sample_are_refused() -> None:
         ({"generation_log_probs": [-0.5]}, "1 for generation_log_probs of 2 tokens"),
         ({"generation_log_probs": [-0.5, float("nan")]}, "log-prob nan"),
         ({"generation_log_probs": [-0.5, 0.5]}, "log-prob 0.5"),
+        ({"generation_log_probs": [-0.5, -(10**400)]}, "log-prob -1000"),
         ({"generation_token_ids": ["8", "9"]}, "not a list of token ids"),
         ({"prompt_token_ids": None}, "not a list of token ids"),
     ],
@@ -77,10 +78,15 @@ def test_a_malformed_bundle_is_refused(fields: dict[str, Any], text: str) -> Non
     assert text in refused([GOOD[0] | fields])
 
 
-@pytest.mark.parametrize("reward", [None, "1", float("nan"), float("inf"), [1.0]])
+@pytest.mark.parametrize("reward", [None, "1", float("nan"), float("inf"), [1.0], 10**400])
 def test_a_reward_that_is_no_finite_number_is_an_error_of_the_reward(reward: Any) -> None:
     assert refused(GOOD, reward=reward).startswith(FailureKind.REWARD_ERROR)
     assert refused(GOOD, reward_components={"a": reward}).startswith(FailureKind.REWARD_ERROR)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb"])
+def test_a_part_of_the_reward_has_a_name_that_a_metric_can_have(name: str) -> None:
+    assert "has the name" in refused(GOOD, reward_components={name: 1.0})
 
 
 def test_answers_to_another_row_are_refused() -> None:
@@ -98,6 +104,7 @@ def test_parts_numbers_and_the_rest_are_told_apart() -> None:
             accuracy=1,
             passed=True,
             transcript=["a"],
+            endless=10**400,
             nothing=None,
             extracted_answer="B",
             mask_sample=True,
@@ -107,7 +114,7 @@ def test_parts_numbers_and_the_rest_are_told_apart() -> None:
     )
     assert read.rewards == {"format": 0.25, "answer": 0.75}
     assert read.measures == {"accuracy": 1.0, "passed": 1.0}
-    assert read.others == ("transcript",)
+    assert read.others == ("transcript", "endless")
     assert read.extracted == "B" and read.flagged
 
 

@@ -26,12 +26,15 @@ from tests.env.gym_real import (
 
 REPRODUCED = {
     "example_single_tool_call": 5,
+    "example_tool_call_multireward": 5,
     "reasoning_gym": 5,
     # One stored reward of each is of an older grader.
     "mcqa": 4,
     "math_with_judge": 4,
 }
-"""Rewards of the five shipped rollouts that the present servers give as stored."""
+"""Rewards of the five shipped rollouts that the present servers give as stored. Of the other agents
+no rollout can be scored again: their reward is what a session came to (example_session_state_mgmt),
+or the sum of the steps of an environment without /verify (example_multi_turn_gymnasium)."""
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 from collections.abc import Iterator
 from itertools import groupby
@@ -105,6 +106,20 @@ def test_reasoning_that_is_all_of_an_answer_is_a_turn(real_gym: RealGym) -> None
     assert trajectory.stop_reason is StopReason.STOP
 
 
+def test_parts_of_a_reward_are_told_by_name(
+    real_gym: RealGym, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = {"name": "get_weather", "arguments": {"city": "SF"}}
+    asked = row("weather in sf?", "example_tool_call_multireward", [tool("get_weather", city=CITY)],
+                expected_call=expected)  # fmt: skip
+    said = [call("get_weather", city="LA"), "It is cold."]
+    with caplog.at_level(logging.WARNING):
+        trajectory = only(real_gym, [asked], lambda prompt: said["tool\n" in prompt])
+    assert trajectory.rewards == {"correctness": 0.0, "schema_valid": 1.0, "format": 0.0}
+    assert trajectory.reward == 1.0
+    assert "therefore no metric: predicted_calls" in caplog.text
+
+
 def test_a_multiple_choice_answer_is_verified(real_gym: RealGym) -> None:
     options = [{"A": "no"}, {"B": "yes"}]
     asked = row("B?", "mcqa", options=options, expected_answer="B",
@@ -186,7 +201,7 @@ def test_equal_episodes_have_equal_draws(real_gym: RealGym) -> None:
 def test_a_key_is_in_no_log(real_gym: RealGym) -> None:
     key = real_gym.key
     logs = list(real_gym.folder.glob("*.log"))
-    assert len(logs) == 13
+    assert len(logs) == 15
     assert not any(key in log.read_text(errors="replace") for log in logs)
 
 

@@ -11,6 +11,7 @@ from rlrun.env.user_code import Unresolved, resolve
 from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import Environment
 from rlrun.types import EnvStep, FailureKind
+from tests.docs.commands import python_block
 from tests.env.episodes import episode
 
 CODE = """
@@ -35,6 +36,14 @@ def raises(response, answer): raise ValueError("no such unit")
 def raises_base(response, answer):
     if response == "2": raise Stop("limit")
     return 1.0
+def others(responses, answer): return [float(responses.count(one)) for one in responses]
+async def all_later(responses, answer, bonus):
+    await asyncio.sleep(0.01)
+    return [{"reward": bonus, "a": 1}, None]
+def too_few(responses, answer): return [1.0]
+def no_list(responses, answer): return 1.0
+def all_raise(responses, answer): raise ValueError("no such unit")
+def both(response, responses, answer): return 1.0
 def interrupts(response, answer): raise KeyboardInterrupt
 def exits(response, answer): raise SystemExit(0)
 def cancels(response, answer): raise asyncio.CancelledError
@@ -138,6 +147,48 @@ def test_whatever_goes_wrong_is_a_failure_and_never_zero(code, name, kind, told)
     assert step.reward is None
     assert step.failure.kind is kind
     assert told in step.failure.message
+
+
+def group(settings, *responses, answer="2"):
+    async def main():
+        environment = settings.start()
+        episodes = [episode(response, answer, bonus=7.0) for response in responses]
+        return await environment.step_group(episodes)
+
+    assert list(settings.problems()) == []
+    return asyncio.run(main())
+
+
+def test_a_function_of_responses_scores_a_group(code):
+    found = group(env(reward_function=f"{code}:others"), "a", "b", "a")
+    assert [step.reward for step in found] == [2.0, 1.0, 2.0]
+    first, second = group(env(reward_function=f"{code}:all_later"), "a", "b")
+    assert (first.reward, first.rewards) == (7.0, {"a": 1.0})
+    assert second.reward is None and "None" in second.failure.message
+    (alone,) = steps(env(reward_function=f"{code}:others"), episode("a"))
+    assert alone.reward == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("too_few", "1 rewards of 2"),
+        ("no_list", "1.0, not a list of rewards"),
+        ("all_raise", "ValueError: no such unit"),
+    ],
+)
+def test_a_function_that_does_not_score_its_group_fails_all_of_it(code, name, told):
+    found = group(env(reward_function=f"{code}:{name}"), "a", "b")
+    assert [step.reward for step in found] == [None, None]
+    assert all(told in step.failure.message for step in found)
+
+
+def test_the_documented_function_of_a_group_values_rare_answers(tmp_path):
+    path = tmp_path / "my_rewards.py"
+    path.write_text(python_block("def rare_answers"))
+    settings = env(reward_function=f"{path}:rare_answers")
+    found = group(settings, "Answer: 2", "so Answer: 2", "Answer: 3", "2")
+    assert [step.reward for step in found] == [1 / 3, 1 / 3, 0.0, 1 / 3]
 
 
 def test_error_names_the_line_that_raised_it(code):
@@ -274,6 +325,7 @@ def test_options_without_an_environment_are_refused(code):
         ("rlrun.env.mth:MathEnv", "Did you mean math"),
         ("my_code.py:not_callable", "not a function"),
         ("my_code.py:no_arguments", "fn(response, answer, **row)"),
+        ("my_code.py:both", "both response and responses"),
         ("my_code.py:Echo", "not a function"),
         ("broken.py:f", "SyntaxError"),
         ("raising.py:f", "ZeroDivisionError"),

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rlrun.gym import servers
-from rlrun.gym.servers import RAY_ADDRESS, Plan, resolve_for_ray
+from rlrun.gym.servers import RAY_ADDRESS, Plan, Server, Servers, resolve_for_ray
 
 OURS = (metadata.version("ray"), platform.python_version())
 
@@ -41,6 +41,28 @@ def test_a_ray_of_another_version_is_not_joined_and_that_is_said(
     assert (RAY_ADDRESS in asked[-1]) == joins
     assert asked[-1]["a"] == 1
     assert ("start their own" in caplog.text) != joins
+
+
+def test_a_failure_is_explained_by_the_servers_behind_its_agent(tmp_path: Path) -> None:
+    kinds = {"agent_a": "responses_api_agents", "agent_b": "responses_api_agents",
+             "a": "resources_servers", "b": "resources_servers",
+             "model": "responses_api_models"}  # fmt: skip
+    plan = Plan(
+        tuple(
+            Server(name, kind, "x", "app.py", "127.0.0.1", 1, name.removeprefix("agent_"))
+            for name, kind in kinds.items()
+        ),
+        *("", Path(), Path(), OURS),
+    )
+    running = Servers(plan, tmp_path)
+    assert running.explain_agent("agent_a") == ""
+    (tmp_path / "a.log").write_text("Traceback\nKeyError: 'x'\n")
+    running._ended = {"a": 1}
+    told = "server a ended with 1: Traceback | KeyError: 'x'"
+    assert running.explain_agent("agent_a") == told
+    assert running.explain_agent("agent_b") == running.explain_agent("elsewhere") == ""
+    running._ended = {"model": -9}
+    assert "model ended with -9: it has no log" in running.explain_agent("agent_b")
 
 
 def test_without_a_cluster_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,10 @@ from rlrun.renderer import Renderer
 from tests.serve.engines import WITH_TOOLS, Engine
 
 ENGINES = {
-    "transformers": ("transformers", False),
-    "transformers, concurrent": ("transformers", True),
-    "vllm": ("vllm", True),
+    "transformers": ("transformers", False, True),
+    "transformers, for agents": ("transformers", False, False),
+    "transformers, concurrent": ("transformers", True, False),
+    "vllm": ("vllm", True, False),
 }
 
 

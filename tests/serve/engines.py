@@ -58,14 +58,15 @@ QUESTION = [{"role": "user", "content": "What is 37 + 45?"}]
 class Engine:
     """A generator in an event loop of its own, which lives as long as the engine."""
 
-    def __init__(self, choice: str, concurrent: bool) -> None:
+    def __init__(self, choice: str, concurrent: bool, ordered: bool = False) -> None:
         """Starts the variant ``choice`` of the slot on the embedded model.
 
         Args:
             choice: Name of the variant.
             concurrent: With weights of its own, as in an asynchronous run.
+            ordered: What is asked at once is a batch of its own.
         """
-        self.concurrent = concurrent
+        self.concurrent, self.ordered = concurrent, ordered
         self.overrides = (f"generation={choice}",)
         self.config = config(*self.overrides)
         self.renderer = Renderer.load(self.config.policy)
@@ -86,7 +87,7 @@ class Engine:
             policy=self.config.policy,
             renderer=renderer,
             concurrent=self.concurrent,
-            ordered=not self.concurrent,
+            ordered=self.ordered,
             recompute_kv_cache=False,
             deterministic=True,
             num_threads=1,
