@@ -17,6 +17,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlrun.learner.scan import SEGMENT_TOKENS
+
 ROOT = Path(__file__).resolve().parent.parent
 MIB = 2**20
 
@@ -42,7 +44,7 @@ class Case:
     def command(self) -> list[str]:
         """What measures it."""
         switch = f"policy.activation_checkpointing={str(self.checkpointing).lower()}"
-        numbers = [str(self.rows), str(self.length)]
+        numbers = [str(self.rows), str(self.length), str(SEGMENT_TOKENS)]
         return [sys.executable, "-m", "tests.planning.step_peak", self.model, *numbers, switch]
 
 

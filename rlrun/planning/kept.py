@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the forward pass keeps for the backward pass, by running it on tensors that hold nothing.
+"""What layers keep for the backward pass, and need during it, by running them on empty tensors.
 
-torch's fake tensors have shapes and types but no memory, so the model's own code says what it keeps
-at any length. Attention and experts are replaced by what their fused forms keep: their inputs and
-outputs. A Mamba layer is counted as torch's own scan, in the learner's segments; the kernels of
-mamba-ssm need less.
+torch's fake tensors have shapes and types but no memory, so the model's own code says what exists
+at once at any length, gradients and what is computed again among it. Attention and experts are
+replaced by what their fused forms keep: their inputs and outputs. A Mamba layer is counted as
+torch's own scan, in the learner's segments; the kernels of mamba-ssm need less.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the customary name)
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from rlrun.learner.model import body, without_dropout
-from rlrun.learner.scan import SEGMENT_TOKENS, use_segments
+from rlrun.learner.scan import use_segments
 from rlrun.learner.sharding import decoder_layers
 
 if TYPE_CHECKING:
@@ -28,19 +31,42 @@ if TYPE_CHECKING:
 NAME = "rlrun_plan"
 """What a model's configuration calls attention and experts that only have shapes."""
 
+Kind = tuple[tuple[str, tuple[int, ...]], ...]
+"""Names and shapes of a layer's parameters; layers of a kind need the same memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Bytes of one microbatch.
+    """Bytes of one microbatch, by layer.
 
     Attributes:
-        layers: By layer, what it keeps, its input among it.
-        inputs: By layer, the hidden state that goes in: all that is kept of it if it is computed
-            again in the backward pass.
+        layers: What a layer keeps for its backward pass, its input among it.
+        inputs: The hidden state that goes in: all that is kept of it if it is computed again in
+            the backward pass.
+        peaks: The most that exists at once of a layer while it is computed and goes backward, its
+            input and what it keeps among it; without gradients of weights.
     """
 
     layers: tuple[int, ...]
     inputs: tuple[int, ...]
+    peaks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """How a layer was called.
+
+    Attributes:
+        block: The layer.
+        hidden: Its input.
+        others: What came behind it.
+        named: What came by name.
+    """
+
+    block: nn.Module
+    hidden: Tensor
+    others: tuple[Any, ...]
+    named: Mapping[str, Any]
 
 
 def kept_bytes(
@@ -64,53 +90,107 @@ def kept_bytes(
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
         model.eval()
         without_dropout(model)
+        use_segments(model)
         model.set_attn_implementation(NAME)
         model.set_experts_implementation(NAME)
         kinds = [_kind(block) for block in decoder_layers(model)]
-        segmented = use_segments(model) and length > SEGMENT_TOKENS
-        kept, width = _run(model, rows, length, autocast=half)
-        if segmented:
-            # One segment at a time is computed again.
-            again, _ = _run(model, rows, SEGMENT_TOKENS, autocast=half)
-            kept = {kind: kept[kind] + again[kind] for kind in kept}
-    entered = rows * length * width
-    return Kept(tuple(kept[kind] for kind in kinds), (entered,) * len(kinds))
+        _keep_one_of_each_kind(model)
+        found = {
+            kind: _measure(call, model.parameters(), autocast=half)
+            for kind, call in _calls(model, rows, length, autocast=half).items()
+        }
+    layers = [found[kind] for kind in kinds]
+    return Kept(*(tuple(layer[part] for layer in layers) for part in range(3)))
 
 
-def _run(
+def _calls(
     model: PreTrainedModel, rows: int, length: int, *, autocast: bool
-) -> tuple[dict[Any, int], int]:
-    """Bytes kept by each kind of layer, and bytes per token of the hidden state.
+) -> dict[Kind, _Call]:
+    """How the model calls each kind of layer."""
+    found: dict[Kind, _Call] = {}
 
-    Layers of a kind keep the same, so one of each is run.
-    """
-    _keep_one_of_each_kind(model)
-    own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    seen: dict[int, object] = {}
-    kept: dict[Any, int] = {None: 0}
-    current: list[Any] = [None]
+    def enter(block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        found[_kind(block)] = _Call(block, inputs[0], inputs[1:], named)
 
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in own and storage._cdata not in seen:
-            seen[storage._cdata] = storage
-            kept[current[0]] = kept.get(current[0], 0) + storage.nbytes()
-        return tensor
-
-    def enter(block: nn.Module, inputs: tuple[Any, ...]) -> None:
-        current[0] = _kind(block)
-
-    hooks = [block.register_forward_pre_hook(enter) for block in decoder_layers(model)]
+    hooks = [
+        block.register_forward_pre_hook(enter, with_kwargs=True) for block in decoder_layers(model)
+    ]
     ids = torch.zeros(rows, length, dtype=torch.long)
-    casts = torch.autocast("cpu", torch.bfloat16, enabled=autocast, cache_enabled=False)
-    with saved_tensors_hooks(pack, lambda tensor: tensor), casts:
-        state = body(model)(input_ids=ids, use_cache=False).last_hidden_state
+    with torch.no_grad(), _casts(autocast):
+        body(model)(input_ids=ids, use_cache=False)
     for hook in hooks:
         hook.remove()
-    return kept, state.shape[-1] * state.element_size()
+    return found
 
 
-def _kind(block: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
+def _measure(
+    call: _Call, weights: Iterable[Tensor], *, autocast: bool
+) -> tuple[int, int, int]:
+    """Bytes that a layer keeps, of its input, and that it needs at most."""
+    with _Alive(weights) as alive:
+        hidden = torch.empty_like(call.hidden).requires_grad_()
+        entered = alive.now
+        with _casts(autocast):
+            output = call.block(hidden, *call.others, **call.named)
+        output = output[0] if isinstance(output, tuple) else output
+        # The output is the next layer's input, and counts there.
+        kept = alive.now - output.untyped_storage().nbytes()
+        # Its memory stands for that of its gradient. Those of weights are counted elsewhere.
+        torch.autograd.grad(output, hidden, output.detach())
+    return kept, entered, alive.most
+
+
+def _casts(enabled: bool) -> torch.autocast:
+    return torch.autocast("cpu", torch.bfloat16, enabled=enabled, cache_enabled=False)
+
+
+class _Alive(TorchDispatchMode):
+    """Bytes of the tensors that were made since, and are still held by anyone.
+
+    Args:
+        weights: Neither they nor casts of them count.
+
+    Attributes:
+        now: At present.
+        most: At most so far.
+    """
+
+    def __init__(self, weights: Iterable[Tensor]) -> None:
+        super().__init__()
+        self.now = self.most = 0
+        self._held: dict[int, weakref.ref[UntypedStorage]] = {}
+        self._weights = {weight.untyped_storage()._cdata for weight in weights}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Runs the operation and counts what is new in its result."""
+        result = func(*args, **(kwargs or {}))
+        of_weights = func is torch.ops.aten._to_copy.default and self._is_weight(args[0])
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._see(tensor.untyped_storage(), counts=not of_weights)
+        return result
+
+    def _is_weight(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._weights
+
+    def _see(self, storage: UntypedStorage, *, counts: bool) -> None:
+        key = storage._cdata
+        if key in self._held or key in self._weights:
+            return
+        size = storage.nbytes() if counts else 0
+
+        def gone(_: object) -> None:
+            del self._held[key]
+            self.now -= size
+
+        self._held[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.most = max(self.most, self.now)
+
+
+def _kind(block: nn.Module) -> Kind:
     return tuple((name, tuple(one.shape)) for name, one in block.named_parameters())
 
 
