@@ -10,7 +10,7 @@ torch's own scan, in the learner's segments; the kernels of mamba-ssm need less.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,23 +52,6 @@ class Kept:
     peaks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """How a layer was called.
-
-    Attributes:
-        block: The layer.
-        hidden: Its input.
-        others: What came behind it.
-        named: What came by name.
-    """
-
-    block: nn.Module
-    hidden: Tensor
-    others: tuple[Any, ...]
-    named: Mapping[str, Any]
-
-
 def kept_bytes(
     config: PretrainedConfig, rows: int, length: int, *, half: bool, cast_weights: bool
 ) -> Kept:
@@ -95,53 +78,48 @@ def kept_bytes(
         model.set_experts_implementation(NAME)
         kinds = [_kind(block) for block in decoder_layers(model)]
         _keep_one_of_each_kind(model)
-        found = {
-            kind: _measure(call, model.parameters(), autocast=half)
-            for kind, call in _calls(model, rows, length, autocast=half).items()
-        }
+        found = _run(model, rows, length, autocast=half)
     layers = [found[kind] for kind in kinds]
     return Kept(*(tuple(layer[part] for layer in layers) for part in range(3)))
 
 
-def _calls(
+def _run(
     model: PreTrainedModel, rows: int, length: int, *, autocast: bool
-) -> dict[Kind, _Call]:
-    """How the model calls each kind of layer."""
-    found: dict[Kind, _Call] = {}
+) -> dict[Kind, tuple[int, int, int]]:
+    """By kind of layer, bytes that it keeps, of its input, and that it needs at most.
 
-    def enter(block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
-        found[_kind(block)] = _Call(block, inputs[0], inputs[1:], named)
+    Each layer goes backward as soon as it has gone forward; the next one gets its output alone.
+    """
+    found: dict[Kind, tuple[int, int, int]] = {}
+    alive = _Alive(model.parameters())
+    before = entered = 0
 
-    hooks = [
-        block.register_forward_pre_hook(enter, with_kwargs=True) for block in decoder_layers(model)
-    ]
-    ids = torch.zeros(rows, length, dtype=torch.long)
-    with torch.no_grad(), _casts(autocast):
-        body(model)(input_ids=ids, use_cache=False)
-    for hook in hooks:
-        hook.remove()
-    return found
+    def enter(block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        nonlocal before, entered
+        before = alive.now
+        hidden = torch.empty_like(inputs[0]).requires_grad_()
+        alive.most, entered = alive.now, alive.now - before
+        return (hidden, *inputs[1:]), named
 
-
-def _measure(
-    call: _Call, weights: Iterable[Tensor], *, autocast: bool
-) -> tuple[int, int, int]:
-    """Bytes that a layer keeps, of its input, and that it needs at most."""
-    with _Alive(weights) as alive:
-        hidden = torch.empty_like(call.hidden).requires_grad_()
-        entered = alive.now
-        with _casts(autocast):
-            output = call.block(hidden, *call.others, **call.named)
-        output = output[0] if isinstance(output, tuple) else output
+    def leave(block: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        state = output[0] if isinstance(output, tuple) else output
         # The output is the next layer's input, and counts there.
-        kept = alive.now - output.untyped_storage().nbytes()
-        # Its memory stands for that of its gradient. Those of weights are counted elsewhere.
-        torch.autograd.grad(output, hidden, output.detach())
-    return kept, entered, alive.most
+        kept = alive.now - before - state.untyped_storage().nbytes()
+        passed = state.detach()
+        with torch.autocast("cpu", enabled=False):
+            # Its memory stands for that of its gradient. Those of weights are counted elsewhere.
+            torch.autograd.grad(state, inputs[0], passed)
+        found[_kind(block)] = kept, entered, alive.most - before
+        return (passed, *output[1:]) if isinstance(output, tuple) else passed
 
-
-def _casts(enabled: bool) -> torch.autocast:
-    return torch.autocast("cpu", torch.bfloat16, enabled=enabled, cache_enabled=False)
+    for block in decoder_layers(model):
+        block.register_forward_pre_hook(enter, with_kwargs=True)
+        block.register_forward_hook(leave)
+    ids = torch.zeros(rows, length, dtype=torch.long)
+    casts = torch.autocast("cpu", torch.bfloat16, enabled=autocast, cache_enabled=False)
+    with alive, casts:
+        body(model)(input_ids=ids, use_cache=False)
+    return found
 
 
 class _Alive(TorchDispatchMode):
