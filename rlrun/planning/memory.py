@@ -72,12 +72,14 @@ def learner_parts(shape: Shape, learner: Learner, kept: Kept) -> list[Part]:
         parts.append(Part("weights in bfloat16", HALF * (shape.parameters + shape.adapters)))
     if learner.checkpointing:
         parts.append(Part("layer inputs", sum(kept.inputs)))
-        parts.append(Part("one layer again", _largest_difference(kept.peaks, kept.inputs)))
+        layer = Part("one layer again", _largest_difference(kept.peaks, kept.inputs))
     else:
-        backward = _largest_difference(kept.peaks, kept.layers)
-        parts.append(Part("activations", sum(kept.layers) + backward))
+        parts.append(Part("activations", sum(kept.layers)))
+        layer = Part("one layer backward", _largest_difference(kept.peaks, kept.layers))
     chunk = min(learner.chunk_tokens, learner.microbatch_tokens)
-    parts.append(Part("logits", LOGIT_COPIES * FLOAT * chunk * shape.vocabulary))
+    logits = Part("logits", LOGIT_COPIES * FLOAT * chunk * shape.vocabulary)
+    # Logits are gone when the layers go backward.
+    parts.append(max(layer, logits, key=lambda part: part.bytes))
     fragments = FRAGMENTS * sum(part.bytes for part in parts)
     return [*parts, Part("fragments", fragments)]
 

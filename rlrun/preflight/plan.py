@@ -130,6 +130,8 @@ def _look_at_memory(
     if memory is not None:
         detail += f", of {_gib(memory)} of its {place}"
     detail += f" ({_listed(parts)})"
+    if place == "CPU":
+        detail += "; the C library may keep up to as much again of what was freed"
     _compare(findings, "memory", detail, needed, memory, _smaller(config, parts))
     if layout.engines and place == "GPU":
         _look_at_engines(config, findings, layout, shape, memory)
@@ -293,7 +295,7 @@ def _smaller(config: RunConfig, parts: Sequence[Part]) -> str:
     largest = max(parts, key=lambda part: part.bytes).name
     if largest == "activations" and not config.policy.activation_checkpointing:
         return "Set policy.activation_checkpointing=true, or lower policy.train_micro_batch_tokens"
-    if largest in ("activations", "layer inputs", "one layer again"):
+    if largest in ("activations", "layer inputs", "one layer again", "one layer backward"):
         return (
             "Lower policy.train_micro_batch_tokens, and policy.max_total_sequence_length if that "
             "is already as low as it can be"

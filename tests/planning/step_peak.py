@@ -27,6 +27,11 @@ from rlrun.planning.shape import config_of, shape_of
 from tests.factories import sample, trajectory
 
 
+GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""For the environment: glibc then returns what was freed to the system at once. Otherwise it keeps
+blocks of up to 32 MiB, which would be measured although nothing holds them."""
+
+
 def peak() -> int:
     """The most memory that this process has had at once, in bytes."""
     # Not ru_maxrss, which a process inherits from the one that started it.

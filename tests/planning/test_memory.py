@@ -17,6 +17,7 @@ from rlrun.planning.memory import Engine, Learner, learner_parts, sequences_that
 from rlrun.planning.shape import Layer, Shape
 from tests.conftest import environment
 from tests.factories import ROOT
+from tests.planning.step_peak import GIVES_BACK
 
 BAND = (0.75, 1.25)
 """Measured over estimated. docs/planning.md names it."""
@@ -86,7 +87,7 @@ def test_the_peak_of_a_step_is_within_the_band(
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=ROOT,
-        env=environment(),
+        env={**environment(), **GIVES_BACK},
         capture_output=True,
         text=True,
         check=False,
@@ -115,7 +116,7 @@ def learner(**changes: bool | int) -> Learner:
 
 
 def parts_of(of: Shape, **changes: bool | int) -> dict[str, float]:
-    kept = Kept(layers=(700, 900), inputs=(40, 50), peaks=(1500, 1600))
+    kept = Kept(layers=(700, 900), inputs=(40, 50), peaks=(2500, 1600))
     return {part.name: part.bytes for part in learner_parts(of, learner(**changes), kept)}
 
 
@@ -142,9 +143,11 @@ def test_adapters_alone_have_gradients_and_moments() -> None:
 
 
 def test_checkpointing_keeps_inputs_and_one_layer() -> None:
-    parts = parts_of(shape(), checkpointing=True)
-    assert (parts["layer inputs"], parts["one layer again"]) == (90, 1600 - 50)
-    assert parts_of(shape())["activations"] == 1600 + (1500 - 700)
+    again = parts_of(shape(), checkpointing=True, chunk_tokens=1)
+    assert (again["layer inputs"], again["one layer again"]) == (90, 2500 - 40)
+    kept = parts_of(shape(), chunk_tokens=1)
+    assert (kept["activations"], kept["one layer backward"]) == (1600, 2500 - 700)
+    assert "logits" not in again.keys() | kept.keys(), "they are gone by then, and smaller"
 
 
 def test_logits_exist_for_a_chunk_and_no_more_than_there_are_tokens() -> None:
