@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares the memory plan with the measured peak of real steps, as a Markdown table.
 
-``python scripts/memory_plan.py`` takes about five minutes on one core. Every case is two updates
+``python scripts/memory_plan.py`` takes about ten minutes on one core. Every case is two updates
 of one full microbatch in a process of its own (tests/planning/step_peak.py), whose peak is set
 against what ``rlrun check`` says of the same run. docs/planning.md has the table.
 """
@@ -61,7 +61,7 @@ CASES = [
 
 
 def measure(case: Case, *, as_it_is: bool) -> tuple[float, float]:
-    """Peak and plan of a case in MiB; ``as_it_is`` with what the C library keeps of freed memory."""
+    """Peak and plan of a case in MiB; ``as_it_is`` with what glibc keeps when freed."""
     # As in tests/planning/step_peak.py, which says why.
     malloc = {} if as_it_is else {"MALLOC_MMAP_THRESHOLD_": "65536"}
     done = subprocess.run(

@@ -26,7 +26,6 @@ from rlrun.planning.plan import layout_of, learner_memory
 from rlrun.planning.shape import config_of, shape_of
 from tests.factories import sample, trajectory
 
-
 GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 """For the environment: glibc then returns what was freed to the system at once. Otherwise it keeps
 blocks of up to 32 MiB, which would be measured although nothing holds them."""
