@@ -134,7 +134,7 @@ class _Alive(TorchDispatchMode):
     """
 
     def __init__(self, weights: Iterable[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate it
         self.now = self.most = 0
         self._held: dict[int, weakref.ref[UntypedStorage]] = {}
         self._weights = {weight.untyped_storage()._cdata for weight in weights}

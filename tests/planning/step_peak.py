@@ -85,6 +85,6 @@ def main(
 
 
 if __name__ == "__main__":
-    numbers = map(int, sys.argv[2:5])
-    found = main(sys.argv[1], *numbers, sys.argv[5:])
+    rows, length, segment_tokens = map(int, sys.argv[2:5])
+    found = main(sys.argv[1], rows, length, segment_tokens, sys.argv[5:])
     sys.stdout.write(json.dumps(found))
