@@ -305,6 +305,8 @@ def test_a_recipe_for_a_cluster_is_planned_without_its_model_or_gpus() -> None:
     assert "256 GPUs on 32 nodes: 64 train and 192 sample" in found_lines["split"].detail
     for name in ("memory", "engine memory", "step time", "async"):
         assert found_lines[name].verdict is Verdict.PASS
+    assert "2048 answers of 25.2 million tokens" in found_lines["step time"].detail
+    assert "it would need an age of" in found_lines["async"].detail
 
 
 def test_a_plan_that_does_not_fit_fails_and_says_what_would() -> None:
@@ -312,6 +314,13 @@ def test_a_plan_that_does_not_fit_fails_and_says_what_would() -> None:
     (memory,) = [line for line in few if line.name == "memory"]
     assert (memory.verdict, memory.exit_code) == (Verdict.FAIL, 2)
     assert "cluster.num_learner_ranks" in memory.remedy
+
+
+def test_what_is_offloaded_counts_for_the_machine() -> None:
+    ray = ("cluster=ray", "cluster.gpus_per_node=4", "cluster.num_learner_ranks=3")
+    found_lines = {one.name: one for one in lines(*ray, "policy.fsdp.cpu_offload=true")}
+    assert "weights" not in found_lines["memory"].detail
+    assert "optimizer of the ranks are there too" in found_lines["machine memory"].detail
 
 
 def test_packing_is_refused_where_state_would_leak() -> None:

@@ -75,7 +75,10 @@ class SegmentedScan:
         parts = (tensor.split(size, 1) for tensor in (hidden_states, dt, B, C))
         for x, step, b, c in zip(*parts, strict=True):
             if torch.is_grad_enabled():
-                output, state = checkpoint(segment, x, step, b, c, state, use_reentrant=False)
+                # It draws nothing.
+                output, state = checkpoint(
+                    segment, x, step, b, c, state, use_reentrant=False, preserve_rng_state=False
+                )
             else:
                 output, state = segment(x, step, b, c, state)
             outputs.append(output)

@@ -16,9 +16,10 @@ from typing import ClassVar
 from rlrun.audit import audit
 from rlrun.config.schema import RunConfig
 from rlrun.config.suggest import nearest
+from rlrun.errors import CheckFailed
 from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.metrics import METRICS, find, is_declared
-from rlrun.nightly.statistics import Statistic, series
+from rlrun.nightly.statistics import Statistic
 
 SLOWER_BY = 0.05
 """Share by which steps may be slower than the trend."""
@@ -37,12 +38,30 @@ class SeedRun:
     Attributes:
         seed: Its grpo.seed.
         folder: Its run directory.
-        lines: Its metrics.jsonl.
+        lines: Its metrics.jsonl; None stands for what was not finite.
     """
 
     seed: int
     folder: Path
-    lines: Sequence[Mapping[str, float]]
+    lines: Sequence[Mapping[str, float | None]]
+
+    def series(self, metric: str, from_step: int = 1) -> list[float]:
+        """A metric's values from a step on; steps that did not log it have none.
+
+        Raises:
+            CheckFailed: One was not finite: no statistic over the others says anything then.
+        """
+        values: list[float] = []
+        for line in self.lines:
+            step = line["step"] or 0
+            if metric not in line or step < from_step:
+                continue
+            value = line[metric]
+            if value is None:
+                where, what = f"seed {self.seed}, step {step:g}", f"{metric} was not finite"
+                raise CheckFailed(where, what, "Look at that step in the run's log")
+            values.append(value)
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +136,7 @@ class Bound(Assertion):
         """See ``Assertion.decide``."""
         values: list[float] = []
         for run in evidence.runs:
-            logged = series(run.lines, self.metric, self.from_step)
+            logged = run.series(self.metric, self.from_step)
             if not logged:
                 return Verdict(False, f"seed {run.seed} never logged {self.metric}")
             values.append(self.statistic.of(logged))
@@ -159,7 +178,7 @@ class Rises(Assertion):
         """See ``Assertion.decide``."""
         rises: list[float] = []
         for run in evidence.runs:
-            logged = series(run.lines, self.metric, BEFORE_TRAINING)
+            logged = run.series(self.metric, BEFORE_TRAINING)
             if len(logged) < 2 * self.window:
                 text = f"seed {run.seed} logged {self.metric} {len(logged)} times"
                 return Verdict(False, f"{text}; two windows need {2 * self.window}")
@@ -178,7 +197,7 @@ class AgeBound(Assertion):
         """See ``Assertion.decide``."""
         grpo = evidence.config.grpo
         limit = grpo.max_trajectory_age_steps if isinstance(grpo, AsyncGRPO) else 0
-        ages = [series(run.lines, "age/max") for run in evidence.runs]
+        ages = [run.series("age/max") for run in evidence.runs]
         if not all(ages):
             return Verdict(False, "age/max was never logged")
         oldest = max(max(values) for values in ages)
@@ -197,12 +216,15 @@ class LedgerClosed(Assertion):
         """See ``Assertion.decide``."""
         count = 0
         for run in evidence.runs:
-            for line in (line for line in run.lines if line["step"] > BEFORE_TRAINING):
-                where = f"seed {run.seed}, step {line['step']}"
-                missing = {"tokens/generated", *self._PARTS} - line.keys()
+            for line in run.lines:
+                found = {name: value for name, value in line.items() if value is not None}
+                if found["step"] == BEFORE_TRAINING:
+                    continue
+                where = f"seed {run.seed}, step {found['step']:g}"
+                missing = {"tokens/generated", *self._PARTS} - found.keys()
                 if missing:
                     return Verdict(False, f"{where}: {min(missing)} is missing")
-                gap = line["tokens/generated"] - sum(line[name] for name in self._PARTS)
+                gap = found["tokens/generated"] - sum(found[name] for name in self._PARTS)
                 if gap:
                     return Verdict(False, f"{where}: {gap:g} tokens are unaccounted for", gap)
                 count += 1
@@ -266,7 +288,7 @@ KINDS: dict[str, type[Assertion]] = {
 
 def step_seconds(runs: Sequence[SeedRun]) -> float | None:
     """Median over the steps of perf/step_s, then over the seeds; the first step is left out."""
-    per_run = [series(run.lines, "perf/step_s", FIRST_TIMED_STEP) for run in runs]
+    per_run = [run.series("perf/step_s", FIRST_TIMED_STEP) for run in runs]
     medians = [statistics.median(values) for values in per_run if values]
     return statistics.median(medians) if medians else None
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 
-from rlrun.errors import RlrunError
+from rlrun.errors import CheckFailed, RlrunError
 from rlrun.nightly.assertions import Assertion, Evidence, Verdict
 from rlrun.nightly.reports import CaseResult
 from rlrun.nightly.spec import ParitySpec
-from rlrun.nightly.statistics import series
 
 
 def decide(assertion: Assertion, evidence: Evidence) -> Verdict:
@@ -36,7 +35,10 @@ def compare(parity: ParitySpec, evidence: Mapping[str, Evidence]) -> CaseResult:
     for run in parity.runs:
         values: list[float] = []
         for seed in evidence[run].runs:
-            logged = series(seed.lines, parity.metric, parity.from_step)
+            try:
+                logged = seed.series(parity.metric, parity.from_step)
+            except CheckFailed as error:
+                return CaseResult(name, [], {"parity": Verdict(False, f"{run}, {error}")})
             if not logged:
                 text = f"{run}, seed {seed.seed} never logged {parity.metric}"
                 return CaseResult(name, [], {"parity": Verdict(False, text)})

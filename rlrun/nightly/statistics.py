@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 
@@ -33,8 +33,3 @@ class Statistic(StrEnum):
                 return values[0]
             case Statistic.LAST:
                 return values[-1]
-
-
-def series(lines: Sequence[Mapping[str, float]], metric: str, from_step: int = 1) -> list[float]:
-    """A metric's values from a step on; steps that did not log it have none."""
-    return [line[metric] for line in lines if metric in line and line["step"] >= from_step]

@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the forward pass keeps for the backward pass, by running it on tensors that hold nothing.
+"""What layers keep for the backward pass, and need during it, by running them on empty tensors.
 
-torch's fake tensors have shapes and types but no memory, so the model's own code says what it keeps
-at any length. Attention and experts are replaced by what their fused forms keep: their inputs and
-outputs. A Mamba layer is counted as torch's own scan, in the learner's segments; the kernels of
-mamba-ssm need less.
+torch's fake tensors have shapes and types but no memory, so the model's own code says what exists
+at once at any length, gradients and what is computed again among it. Attention and experts are
+replaced by what their fused forms keep: their inputs and outputs. A Mamba layer is counted as
+torch's own scan, in the learner's segments; the kernels of mamba-ssm need less.
 """
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (the customary name)
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from rlrun.learner.model import body, without_dropout
-from rlrun.learner.scan import SEGMENT_TOKENS, use_segments
+from rlrun.learner.scan import use_segments
 from rlrun.learner.sharding import decoder_layers
 
 if TYPE_CHECKING:
@@ -28,19 +31,25 @@ if TYPE_CHECKING:
 NAME = "rlrun_plan"
 """What a model's configuration calls attention and experts that only have shapes."""
 
+Kind = tuple[tuple[str, tuple[int, ...]], ...]
+"""Names and shapes of a layer's parameters; layers of a kind need the same memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Bytes of one microbatch.
+    """Bytes of one microbatch, by layer.
 
     Attributes:
-        layers: By layer, what it keeps, its input among it.
-        inputs: By layer, the hidden state that goes in: all that is kept of it if it is computed
-            again in the backward pass.
+        layers: What a layer keeps for its backward pass, its input among it.
+        inputs: The hidden state that goes in: all that is kept of it if it is computed again in
+            the backward pass.
+        peaks: The most that exists at once of a layer while it is computed and goes backward, its
+            input and what it keeps among it; without gradients of weights.
     """
 
     layers: tuple[int, ...]
     inputs: tuple[int, ...]
+    peaks: tuple[int, ...]
 
 
 def kept_bytes(
@@ -64,53 +73,102 @@ def kept_bytes(
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
         model.eval()
         without_dropout(model)
+        use_segments(model)
         model.set_attn_implementation(NAME)
         model.set_experts_implementation(NAME)
         kinds = [_kind(block) for block in decoder_layers(model)]
-        segmented = use_segments(model) and length > SEGMENT_TOKENS
-        kept, width = _run(model, rows, length, autocast=half)
-        if segmented:
-            # One segment at a time is computed again.
-            again, _ = _run(model, rows, SEGMENT_TOKENS, autocast=half)
-            kept = {kind: kept[kind] + again[kind] for kind in kept}
-    entered = rows * length * width
-    return Kept(tuple(kept[kind] for kind in kinds), (entered,) * len(kinds))
+        _keep_one_of_each_kind(model)
+        found = _run(model, rows, length, autocast=half)
+    layers = [found[kind] for kind in kinds]
+    return Kept(*(tuple(layer[part] for layer in layers) for part in range(3)))
 
 
 def _run(
     model: PreTrainedModel, rows: int, length: int, *, autocast: bool
-) -> tuple[dict[Any, int], int]:
-    """Bytes kept by each kind of layer, and bytes per token of the hidden state.
+) -> dict[Kind, tuple[int, int, int]]:
+    """By kind of layer, bytes that it keeps, of its input, and that it needs at most.
 
-    Layers of a kind keep the same, so one of each is run.
+    Each layer goes backward as soon as it has gone forward; the next one gets its output alone.
     """
-    _keep_one_of_each_kind(model)
-    own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
-    seen: dict[int, object] = {}
-    kept: dict[Any, int] = {None: 0}
-    current: list[Any] = [None]
+    found: dict[Kind, tuple[int, int, int]] = {}
+    alive = _Alive(model.parameters())
+    before = entered = 0
 
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage._cdata not in own and storage._cdata not in seen:
-            seen[storage._cdata] = storage
-            kept[current[0]] = kept.get(current[0], 0) + storage.nbytes()
-        return tensor
+    def enter(block: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        nonlocal before, entered
+        before = alive.now
+        hidden = torch.empty_like(inputs[0]).requires_grad_()
+        alive.most, entered = alive.now, alive.now - before
+        return (hidden, *inputs[1:]), named
 
-    def enter(block: nn.Module, inputs: tuple[Any, ...]) -> None:
-        current[0] = _kind(block)
+    def leave(block: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+        state = output[0] if isinstance(output, tuple) else output
+        # The output is the next layer's input, and counts there.
+        kept = alive.now - before - state.untyped_storage().nbytes()
+        passed = state.detach()
+        with torch.autocast("cpu", enabled=False):
+            # Its memory stands for that of its gradient. Those of weights are counted elsewhere.
+            torch.autograd.grad(state, inputs[0], passed)
+        found[_kind(block)] = kept, entered, alive.most - before
+        return (passed, *output[1:]) if isinstance(output, tuple) else passed
 
-    hooks = [block.register_forward_pre_hook(enter) for block in decoder_layers(model)]
+    for block in decoder_layers(model):
+        block.register_forward_pre_hook(enter, with_kwargs=True)
+        block.register_forward_hook(leave)
     ids = torch.zeros(rows, length, dtype=torch.long)
     casts = torch.autocast("cpu", torch.bfloat16, enabled=autocast, cache_enabled=False)
-    with saved_tensors_hooks(pack, lambda tensor: tensor), casts:
-        state = body(model)(input_ids=ids, use_cache=False).last_hidden_state
-    for hook in hooks:
-        hook.remove()
-    return kept, state.shape[-1] * state.element_size()
+    with alive, casts:
+        body(model)(input_ids=ids, use_cache=False)
+    return found
 
 
-def _kind(block: nn.Module) -> tuple[tuple[str, tuple[int, ...]], ...]:
+class _Alive(TorchDispatchMode):
+    """Bytes of the tensors that were made since, and are still held by anyone.
+
+    Args:
+        weights: Neither they nor casts of them count.
+
+    Attributes:
+        now: At present.
+        most: At most so far.
+    """
+
+    def __init__(self, weights: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch does not annotate it
+        self.now = self.most = 0
+        self._held: dict[int, weakref.ref[UntypedStorage]] = {}
+        self._weights = {weight.untyped_storage()._cdata for weight in weights}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Runs the operation and counts what is new in its result."""
+        result = func(*args, **(kwargs or {}))
+        of_weights = func is torch.ops.aten._to_copy.default and self._is_weight(args[0])
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self._see(tensor.untyped_storage(), counts=not of_weights)
+        return result
+
+    def _is_weight(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._weights
+
+    def _see(self, storage: UntypedStorage, *, counts: bool) -> None:
+        key = storage._cdata
+        if key in self._held or key in self._weights:
+            return
+        size = storage.nbytes() if counts else 0
+
+        def gone(_: object) -> None:
+            del self._held[key]
+            self.now -= size
+
+        self._held[key] = weakref.ref(storage, gone)
+        self.now += size
+        self.most = max(self.most, self.now)
+
+
+def _kind(block: nn.Module) -> Kind:
     return tuple((name, tuple(one.shape)) for name, one in block.named_parameters())
 
 

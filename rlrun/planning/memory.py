@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlrun.planning.kept import Kept
@@ -10,9 +11,6 @@ from rlrun.planning.shape import Shape
 
 FLOAT, HALF = 4, 2
 """Bytes of a float32 and of a bfloat16."""
-BACKWARD = 1.0
-"""Share of what a layer keeps that its backward pass needs besides: gradients of what it kept, a
-few at a time. Measured: tests/planning/test_memory.py."""
 LOGIT_COPIES = 5
 """Float32 arrays of the size of a chunk's logits that live at once: the logits, after temperature,
 their log-softmax, a gradient."""
@@ -37,6 +35,7 @@ class Learner:
 
     Attributes:
         ranks: Ranks that parameters, gradients and optimizer are spread over.
+        offloaded: These are in the machine's memory, not the GPU's.
         half: Matrix products are computed in bfloat16.
         checkpointing: Activations are computed again in the backward pass.
         reference: There is a second copy of the weights for a KL penalty.
@@ -45,6 +44,7 @@ class Learner:
     """
 
     ranks: int
+    offloaded: bool
     half: bool
     checkpointing: bool
     reference: bool
@@ -52,29 +52,41 @@ class Learner:
     chunk_tokens: int
 
 
-def learner_parts(shape: Shape, learner: Learner, kept: Kept) -> list[Part]:
-    """What a rank needs at the worst moment of a step, by part."""
+def state_parts(shape: Shape, learner: Learner) -> list[Part]:
+    """What a rank holds all the time, wherever it is."""
     held = shape.parameters + shape.adapters
     copies = 2 if learner.reference else 1
-    parts = [
+    return [
         Part("weights", FLOAT * held * copies / learner.ranks),
         Part("gradients", FLOAT * shape.trained / learner.ranks),
         Part("optimizer", 2 * FLOAT * shape.trained / learner.ranks),
     ]
+
+
+def learner_parts(shape: Shape, learner: Learner, kept: Kept) -> list[Part]:
+    """What a rank needs at the worst moment of a step, by part."""
+    parts = [] if learner.offloaded else state_parts(shape, learner)
     if learner.ranks > 1:
         parts.append(Part("gathered layers", _gathered(shape, learner)))
     elif learner.half:
-        parts.append(Part("weights in bfloat16", HALF * held))
-    largest = max(kept.layers, default=0)
+        parts.append(Part("weights in bfloat16", HALF * (shape.parameters + shape.adapters)))
     if learner.checkpointing:
         parts.append(Part("layer inputs", sum(kept.inputs)))
-        parts.append(Part("one layer again", (1 + BACKWARD) * largest))
+        layer = Part("one layer again", _largest_difference(kept.peaks, kept.inputs))
     else:
-        parts.append(Part("activations", sum(kept.layers) + BACKWARD * largest))
+        parts.append(Part("activations", sum(kept.layers)))
+        layer = Part("one layer backward", _largest_difference(kept.peaks, kept.layers))
     chunk = min(learner.chunk_tokens, learner.microbatch_tokens)
-    parts.append(Part("logits", LOGIT_COPIES * FLOAT * chunk * shape.vocabulary))
+    logits = Part("logits", LOGIT_COPIES * FLOAT * chunk * shape.vocabulary)
+    # Logits are gone when the layers go backward.
+    parts.append(max(layer, logits, key=lambda part: part.bytes))
     fragments = FRAGMENTS * sum(part.bytes for part in parts)
     return [*parts, Part("fragments", fragments)]
+
+
+def _largest_difference(peaks: Sequence[int], there: Sequence[int]) -> int:
+    """What any layer needs at its worst moment beside what is there of it anyway."""
+    return max((peak - part for peak, part in zip(peaks, there, strict=True)), default=0)
 
 
 def _gathered(shape: Shape, learner: Learner) -> float:

@@ -66,9 +66,11 @@ def layout_of(config: RunConfig, gpus_here: int) -> Layout:
 
 def learner_of(config: RunConfig, layout: Layout) -> Learner:
     """How the policy is trained."""
-    policy = config.policy
+    policy, cluster = config.policy, config.cluster
+    on_gpus = isinstance(cluster, RayCluster) and cluster.gpus_per_node > 0
     return Learner(
         ranks=layout.ranks,
+        offloaded=policy.fsdp.cpu_offload and layout.ranks > 1 and on_gpus,
         half=policy.precision is Precision.BFLOAT16,
         checkpointing=policy.activation_checkpointing,
         reference=config.loss.reference_policy_kl_penalty > 0 and not policy.lora.enabled,

@@ -20,13 +20,15 @@ from rlrun.planning.memory import (
     FLOAT,
     HALF,
     Engine,
+    Learner,
     Part,
     engine_parts,
     sequences_that_fit,
+    state_parts,
 )
-from rlrun.planning.plan import Layout, engine_of, layout_of, learner_memory, step_of
+from rlrun.planning.plan import Layout, engine_of, layout_of, learner_memory, learner_of, step_of
 from rlrun.planning.shape import Shape, config_of, contradictions, shape_of
-from rlrun.planning.speed import Times, times
+from rlrun.planning.speed import MEAN_SHARE, Times, times
 from rlrun.preflight.cores import look_at_cores
 from rlrun.preflight.lines import Findings
 
@@ -128,12 +130,14 @@ def _look_at_memory(
     if memory is not None:
         detail += f", of {_gib(memory)} of its {place}"
     detail += f" ({_listed(parts)})"
+    if place == "CPU":
+        detail += "; the C library may keep up to as much again of what was freed"
     _compare(findings, "memory", detail, needed, memory, _smaller(config, parts))
     if layout.engines and place == "GPU":
         _look_at_engines(config, findings, layout, shape, memory)
         if layout.colocated:
             _look_at_sharing(findings, engine_of(config, layout), parts, memory)
-    _look_at_machines(config, findings, shape)
+    _look_at_machines(config, findings, shape, learner_of(config, layout))
 
 
 def _compare(
@@ -199,19 +203,25 @@ def _look_at_sharing(
         findings.add("shared GPU", detail)
 
 
-def _look_at_machines(config: RunConfig, findings: Findings, shape: Shape) -> None:
+def _look_at_machines(
+    config: RunConfig, findings: Findings, shape: Shape, learner: Learner
+) -> None:
     """What a machine of a cluster must hold beside its GPUs, and what no test has run."""
     cluster = config.cluster
     if not isinstance(cluster, RayCluster) or cluster.gpus_per_node == 0:
         return
-    loading = FLOAT * shape.parameters * min(cluster.gpus_per_node, cluster.num_learner_ranks)
+    ranks = min(cluster.gpus_per_node, cluster.num_learner_ranks)
+    loading = FLOAT * shape.parameters * ranks
     width = HALF if config.policy.precision is Precision.BFLOAT16 else FLOAT
     refit = FLOAT + 2 * width * min(cluster.gpus_per_node, cluster.num_engines)
-    findings.add(
-        "machine memory",
+    detail = (
         f"a node full of ranks needs {_gib(loading)} while they load, one full of engines "
-        f"{_gib(refit * shape.parameters)} for refits",
+        f"{_gib(refit * shape.parameters)} for refits"
     )
+    if learner.offloaded:
+        state = ranks * sum(part.bytes for part in state_parts(shape, learner))
+        detail += f"; weights, gradients and optimizer of the ranks are there too, {_gib(state)}"
+    findings.add("machine memory", detail)
     if isinstance(config.generation, VLLMGeneration):
         findings.unverified(
             "cluster",
@@ -246,10 +256,12 @@ def _times_in_words(config: RunConfig, found: Times) -> str:
     waits = found.concurrent if grpo.concurrent else found.sync
     other = found.sync if grpo.concurrent else found.concurrent
     kind = "synchronously" if grpo.concurrent else "asynchronously, with the same split"
+    tokens = MEAN_SHARE * config.generation.max_new_tokens * batch
     return (
         f"about {waits:.0f} s (H100 rates, answers a quarter of the longest on average): "
-        f"{found.generate:.0f} s to sample {batch} answers, {found.longest:.0f} s for the longest "
-        f"alone, {found.train:.0f} s to train; {kind} {other:.0f} s"
+        f"{found.generate:.0f} s to sample {batch} answers of {tokens / 1e6:.1f} million tokens, "
+        f"{found.longest:.0f} s for the longest alone, {found.train:.0f} s to train; "
+        f"{kind} {other:.0f} s"
     )
 
 
@@ -283,7 +295,7 @@ def _smaller(config: RunConfig, parts: Sequence[Part]) -> str:
     largest = max(parts, key=lambda part: part.bytes).name
     if largest == "activations" and not config.policy.activation_checkpointing:
         return "Set policy.activation_checkpointing=true, or lower policy.train_micro_batch_tokens"
-    if largest in ("activations", "layer inputs", "one layer again"):
+    if largest in ("activations", "layer inputs", "one layer again", "one layer backward"):
         return (
             "Lower policy.train_micro_batch_tokens, and policy.max_total_sequence_length if that "
             "is already as low as it can be"

@@ -110,6 +110,17 @@ def test_every_recipe_says_hardware_time_and_what_to_expect() -> None:
             assert word in info.header, info.name
 
 
+def test_recipes_of_several_ranks_say_what_the_reference_does_and_they_do_not() -> None:
+    found = [
+        info
+        for info in list_recipes()
+        if load([f"+recipe={info.name}"]).values.get("cluster.num_learner_ranks", 1) != 1
+    ]
+    assert len(found) == 5
+    for info in found:
+        assert "Megatron" in info.header and "FSDP2" in info.header, info.name
+
+
 def test_headers_of_recipes_name_metrics_that_exist() -> None:
     stages = "|".join({name.partition("/")[0] for name in METRICS})
     found = [

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,9 @@ PARTS = [name for name in METRICS if name.startswith("tokens/") and name != "tok
 
 
 def evidence(
-    *seeds: list[dict[str, float]], baseline: float | None = None, overrides: tuple[str, ...] = ()
+    *seeds: Sequence[Mapping[str, float | None]],
+    baseline: float | None = None,
+    overrides: tuple[str, ...] = (),
 ) -> Evidence:
     runs = [
         SeedRun(seed, Path(), [{"step": step, **line} for step, line in enumerate(lines, 1)])
@@ -88,6 +91,35 @@ def test_a_bound_and_a_rise_are_decided(
     verdict = assertion.decide(evidence(*found))
     assert verdict.passed is passed, verdict.text
     assert verdict.value == (None if value is None else pytest.approx(value))
+
+
+@pytest.mark.parametrize(
+    "assertion",
+    [
+        Bound("correction/mismatch_kl", Statistic.MAX, at_most=1),
+        Rises("correction/mismatch_kl", 1, 0.1),
+        AgeBound(),
+        LedgerClosed(),
+        StepTime(),
+    ],
+)
+def test_a_value_that_is_not_finite_fails_whatever_the_others_are(assertion: Assertion) -> None:
+    """metrics.jsonl has null for it."""
+    names = ["correction/mismatch_kl", "age/max", "perf/step_s", "tokens/generated", *PARTS]
+    good: dict[str, float | None] = dict.fromkeys(names, 0.0)
+    rising = good | {"correction/mismatch_kl": 0.5}
+    assert decide(assertion, evidence([good, good, rising])).passed
+    verdict = decide(assertion, evidence([good, dict.fromkeys(names, None), rising]))
+    assert not verdict.passed and verdict.text.startswith("seed 0, step 2: ")
+
+
+def test_parity_fails_over_a_value_that_is_not_finite() -> None:
+    parity = ParitySpec("", "two", ("a", "b"), "train/loss", Statistic.LAST, within=0.1)
+    lost: list[dict[str, float | None]] = [{"train/loss": None}, {"train/loss": 0.0}]
+    found = {"a": evidence([{"train/loss": 0.0}]), "b": evidence(lost)}
+    (verdict,) = compare(parity, found).verdicts.values()
+    assert verdict is not None and not verdict.passed
+    assert verdict.text.startswith("b, seed 0, step 1: train/loss was not finite")
 
 
 def test_a_rise_begins_with_the_validation_before_the_first_step() -> None:

@@ -144,15 +144,20 @@ def test_a_killed_nightly_goes_on_and_tells_what_failed(
     assert other.code == 2 and "holds a nightly of other runs" in other.err
 
 
-def test_a_run_that_cannot_start_is_a_failure_with_its_reason(
+def test_a_run_that_cannot_start_or_has_no_time_is_a_failure_with_its_reason(
     write_nightly: WriteNightly, tmp_path: Path
 ) -> None:
-    text = TWO_RUNS.partition("  grpo-tiny-1n0g-long")[0]
-    text = text.replace("minutes: 5", "minutes: 5\n    overrides: [policy.model=no/such]")
-    options = ("--recipes", "own", "--config-dir", str(write_nightly(text)))
+    text = TWO_RUNS.replace("minutes: 5", "minutes: 5\n    overrides: [policy.model=no/such]", 1)
+    text = text.replace("version: 3\n    minutes: 5", "version: 3\n    minutes: 0.01")
+    options = ("--recipes", "own", "--config-dir", str(write_nightly(text.replace("STEPS", "20"))))
     done = rlrun("nightly", *options, "--out", str(tmp_path / "out"))
     assert done.code == 1
-    suite = ElementTree.parse(tmp_path / "out/junit.xml").getroot()[0]
-    assert (suite.get("failures"), suite.get("skipped")) == ("1", "3")
-    failure = suite.find("testcase[@name='completes']/failure")
-    assert failure is not None and "no/such" in str(failure.text)
+    reasons = []
+    suites = ElementTree.parse(tmp_path / "out/junit.xml").getroot()
+    for suite, skipped in zip(suites, ("3", "2"), strict=True):
+        assert (suite.get("failures"), suite.get("skipped")) == ("1", skipped)
+        failure = suite.find("testcase[@name='completes']/failure")
+        assert failure is not None
+        reasons.append(str(failure.text))
+    assert "no/such" in reasons[0]
+    assert reasons[1] == "seed 42: not done within 0.01 minutes"

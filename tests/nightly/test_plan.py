@@ -46,6 +46,7 @@ def test_every_run_asserts_its_books_and_that_engine_and_learner_agree(tier: str
     for case in shipped(tier).cases:
         kinds = {type(one) for one in case.spec.assertions.values()}
         metrics = {one.metric for one in case.spec.assertions.values() if isinstance(one, Bound)}
+        assert case.spec.name.partition("-")[0] in ("grpo", "dapo", "gspo"), case.spec.name
         assert {LedgerClosed, Audited} <= kinds, case.spec.name
         assert "correction/token_mult_prob_error" in metrics, case.spec.name
         assert AgeBound in kinds, case.spec.name

@@ -2,7 +2,7 @@
 """One learner step in a process of its own: ``python -m tests.planning.step_peak FOLDER ...``.
 
 Prints JSON: the memory that the step needed beyond what the process had before, and the estimate,
-both in bytes.
+both in bytes. Behind the folder come rows, their length, tokens of a segment of a scan, overrides.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers.models.nemotron_h import modeling_nemotron_h
 
 from rlrun.batch import Sample
 from rlrun.config import load
 from rlrun.derived import sampling_of
 from rlrun.learner.learner import Learner
+from rlrun.learner.scan import SCAN, SegmentedScan
 from rlrun.planning.plan import layout_of, learner_memory
 from rlrun.planning.shape import config_of, shape_of
 from tests.factories import sample, trajectory
+
+GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""For the environment: glibc then returns what was freed to the system at once. Otherwise it keeps
+blocks of up to 32 MiB, which would be measured although nothing holds them."""
 
 
 def peak() -> int:
@@ -43,9 +49,13 @@ def samples_of(rows: int, length: int) -> list[Sample]:
     return made
 
 
-def main(folder: str, rows: int, length: int, overrides: list[str]) -> dict[str, float]:
+def main(
+    folder: str, rows: int, length: int, segment_tokens: int, overrides: list[str]
+) -> dict[str, float]:
     """Measures and estimates."""
     torch.set_num_threads(1)
+    scan = modeling_nemotron_h.__dict__[SCAN]
+    setattr(modeling_nemotron_h, SCAN, SegmentedScan(scan, segment_tokens))
     config = load(
         [
             f"policy.model={folder}",
@@ -75,5 +85,6 @@ def main(folder: str, rows: int, length: int, overrides: list[str]) -> dict[str,
 
 
 if __name__ == "__main__":
-    found = main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])
+    rows, length, segment_tokens = map(int, sys.argv[2:5])
+    found = main(sys.argv[1], rows, length, segment_tokens, sys.argv[5:])
     sys.stdout.write(json.dumps(found))
