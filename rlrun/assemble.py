@@ -19,7 +19,7 @@ from rlrun.config.origin_record import origin_record
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
 from rlrun.derived import plan_in_words
-from rlrun.errors import ConfigError, Interrupted, Problem, RlrunError
+from rlrun.errors import Interrupted, RlrunError
 from rlrun.grpo.saving import read_state, restore_buffer, restore_randomness
 from rlrun.grpo.trainer import Trainer
 from rlrun.inputs import Inputs, read_inputs
@@ -30,6 +30,7 @@ from rlrun.machine import set_up_torch
 from rlrun.prepare import MismatchGuard
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.report import write_report
+from rlrun.resume_rules import check_length, check_overrides
 from rlrun.run_dir import RunDir
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from rlrun.serve.server import PolicyServer
 
 log = logging.getLogger(__name__)
-
-MAY_CHANGE = ("grpo.max_num_steps", "grpo.max_num_epochs", "logging.", "cluster", "checkpointing.")
-"""Keys (or their beginnings) that a resume may change: nothing that was trained depends on them."""
 
 
 def train(loaded: Loaded) -> None:
@@ -65,33 +63,18 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
     """Goes on with a run from its newest whole checkpoint, or from the start if it has none.
 
     Raises:
-        ConfigError: An override changes what was already trained with.
+        ConfigError: An override changes what was already trained with, or ends the run before that.
         RlrunError: See errors.py.
     """
     check_overrides(overrides)
     with RunDir.resume(path) as run_dir, Console() as console:
         loaded = load([f"+recipe={run_dir.config}", *overrides])
         inputs = read_inputs(loaded.config, console.notice)
+        done = max(saved_steps(run_dir.checkpoints), default=0)
+        check_length(loaded.config, inputs.stream, done)
         run_dir.write_config(loaded.yaml())
         run_dir.write_origins(origin_record(loaded.origins, run_dir.read_origins()))
         _run(loaded.config, inputs, run_dir, console, resumed=True)
-
-
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Refuses overrides of a resume that would make it another run.
-
-    Raises:
-        ConfigError: There are such.
-    """
-    refused = [text for text in overrides if not text.lstrip("+").startswith(MAY_CHANGE)]
-    if refused:
-        allowed = ", ".join(key + "*" * key.endswith(".") for key in MAY_CHANGE)
-        raise ConfigError(
-            [
-                Problem(text, "a resumed run keeps this setting", f"What may change: {allowed}")
-                for text in refused
-            ]
-        )
 
 
 def _run(

@@ -194,6 +194,15 @@ def test_a_resume_refuses_what_would_make_it_another_run(small_run: Path) -> Non
     assert "grpo.max_num_steps" in done.err
 
 
+def test_a_resume_refuses_to_end_before_what_is_done(small_run: Path) -> None:
+    names = ("config.yaml", "status.json", "metrics.jsonl")
+    before = [(small_run / name).read_bytes() for name in names]
+    done = rlrun("resume", str(small_run), "grpo.max_num_steps=2")
+    assert done.code == 2
+    assert done.err.startswith("error: grpo.max_num_steps=2: the run has made 8 steps already")
+    assert [(small_run / name).read_bytes() for name in names] == before
+
+
 def test_resuming_nothing_is_a_storage_error(tmp_path: Path) -> None:
     done = rlrun("resume", str(tmp_path))
     assert done.code == 7
