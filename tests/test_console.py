@@ -43,7 +43,8 @@ def output_of(*steps: dict[str, float | None], total: int | None = 40) -> list[s
 
 def test_a_step_is_one_plain_line() -> None:
     assert output_of(METRICS) == [
-        "step  1/40  reward 0.531  eta 2m07s  5123 tok/s  3.25 s/step  87.5 tokens/answer  entropy 1.25"
+        "step  1/40  reward 0.531  eta 2m07s  5123 tok/s  3.25 s/step  87.5 tokens/answer  "
+        "entropy 1.25"
     ]
 
 
