@@ -22,6 +22,11 @@ _DOING = {
 _SHORT_ID = 20
 
 
+def short_id(prompt_id: str, most: int) -> str:
+    """Of a long identity the end, which tells prompts apart, in at most so many characters."""
+    return prompt_id if len(prompt_id) <= most else f"..{prompt_id[2 - most :]}"
+
+
 @dataclass(frozen=True, slots=True)
 class Oldest:
     """The rollout that has been running longest.
@@ -38,10 +43,7 @@ class Oldest:
 
     def short(self) -> str:
         """In few characters: of a long identity the end, which tells prompts apart."""
-        name = self.prompt_id
-        if len(name) > _SHORT_ID:
-            name = f"..{name[2 - _SHORT_ID :]}"
-        return f"{name} {self.seconds:.0f}s"
+        return f"{short_id(self.prompt_id, _SHORT_ID)} {self.seconds:.0f}s"
 
     def text(self) -> str:
         """In a few words."""

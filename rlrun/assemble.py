@@ -257,7 +257,8 @@ class _Run:
         self.console.say(plan_in_words(self.config, inputs.stream))
         self.console.say([f"run directory: {self.run_dir.root}"])
         if self.step:
-            self.console.notice(f"going on after step {self.step}")
+            rest = "going on" if self.step != grpo.max_num_steps else "nothing is left to do"
+            self.console.notice(f"{rest} after step {self.step}")
         lines = read_metrics(self.run_dir.metrics) if self.step else []
         rewards = [line.get("train/reward_mean") for line in lines]
         self.console.begin(
