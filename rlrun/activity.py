@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlrun.terminal import columns, cut
+
 CAUSE_WORDS = {"waiting_groups": "groups", "age_limit": "the age limit", "pause": "running groups"}
 """What the trainer waits for, by cause as the metrics name it."""
 
@@ -82,12 +84,12 @@ class Activity:
         """What is being rolled out, in at most so many columns; the oldest rollout first."""
         counts = f"{self.running} groups running, {self.ready} ready"
         if self.oldest is None:
-            return f"rollouts: {counts}"[:width]
+            return cut(f"rollouts: {counts}", width)
         for line in (
             f"oldest running: {self.oldest.text()}; {counts}",
             f"oldest running: {self.oldest.text()}",
             f"oldest running: {self.oldest.short()}; {counts}",
         ):
-            if len(line) <= width:
+            if columns(line) <= width:
                 return line
-        return f"oldest: {self.oldest.short()}"[:width]
+        return cut(f"oldest: {self.oldest.short()}", width)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlrun.activity import CAUSE_WORDS, Activity
+from rlrun.terminal import columns, cut
 
 WINDOW = 10
 """Steps that the trend of the reward, its collapse and the time left are judged by."""
@@ -100,9 +101,9 @@ def fit(head: str, fields: Sequence[str], width: int) -> str:
     line = head
     for field in fields:
         longer = f"{line}  {field}" if line else field
-        if len(longer) <= width:
+        if columns(longer) <= width:
             line = longer
-    return line[: max(0, width)]
+    return cut(line, width)
 
 
 def trend(rewards: Sequence[float]) -> float | None:
