@@ -35,6 +35,7 @@ from rlrun.run_dir import RunDir
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.timeline import Timeline, TimelineFile
+from rlrun.unread import said, unread_keys
 from rlrun.wiring import Books, Live, Wiring, decisions_at
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def train(loaded: Loaded) -> None:
     with Console() as console:
         # First, so that a mistake in the data leaves no run directory behind.
         inputs = read_inputs(loaded.config, console.notice)
+        for where, what, remedy in unread_keys(loaded):
+            console.warning(f"{said(where, what)}. {remedy}.")
         with RunDir.create(Path(path)) as run_dir:
             run_dir.write_config(loaded.yaml())
             run_dir.write_origins(origin_record(loaded.origins, {}))

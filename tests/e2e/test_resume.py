@@ -161,8 +161,10 @@ def test_the_time_limit_saves_and_is_a_success(tmp_path: Path) -> None:
 
 def test_a_finished_run_can_be_made_longer(small_run: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    done = rlrun("train", *SMALL, "grpo.max_num_steps=5", f"run_dir={run_dir}")
+    vain = "policy.lora.rank=4"
+    done = rlrun("train", *SMALL, "grpo.max_num_steps=5", vain, f"run_dir={run_dir}")
     assert done.code == 0, done.err
+    assert f"warning: {vain} has no effect: policy.lora.enabled=false." in done.out
     assert (run_dir / "checkpoints/step_000005").exists()
     done = rlrun("resume", str(run_dir), "grpo.max_num_steps=8")
     assert done.code == 0, done.err

@@ -49,6 +49,11 @@ def unread_keys(loaded: Loaded) -> Iterator[tuple[str, str, str]]:
             yield origin.where, what, "Leave it out, or change what makes it idle"
 
 
+def said(where: str, what: str) -> str:
+    """One finding in words; a flag is its own place."""
+    return what if what.startswith(where) else f"{where}: {what}"
+
+
 def idle_keys(values: Values) -> Iterator[tuple[str, str]]:
     """The keys of a run that have no effect in it, whatever sets them, each with the reason."""
     for idle in IDLE:
