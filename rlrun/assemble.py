@@ -32,6 +32,7 @@ from rlrun.replay_buffer import ReplayBuffer
 from rlrun.report import write_report
 from rlrun.resume_rules import check_length, check_overrides
 from rlrun.run_dir import RunDir
+from rlrun.run_state import reason_in_words
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.timeline import Timeline, TimelineFile
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from rlrun.serve.server import PolicyServer
 
 log = logging.getLogger(__name__)
+
+LONGER = {"max_steps": " grpo.max_num_steps=N", "data_end": " grpo.max_num_epochs=N"}
+"""What makes a run longer that has reached its end, by how it ended; others just go on."""
 
 
 def train(loaded: Loaded) -> None:
@@ -74,7 +78,7 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
         loaded = load([f"+recipe={run_dir.config}", *overrides])
         inputs = read_inputs(loaded.config, console.notice)
         done = max(saved_steps(run_dir.checkpoints), default=0)
-        check_length(loaded.config, inputs.stream, done)
+        check_length(loaded.config, inputs.stream, done, overrides)
         run_dir.write_config(loaded.yaml())
         run_dir.write_origins(origin_record(loaded.origins, run_dir.read_origins()))
         _run(loaded.config, inputs, run_dir, console, resumed=True)
@@ -273,8 +277,8 @@ class _Run:
         root = self.run_dir.root
         self.console.finish(
             [
-                f"ended after step {self.step} ({self.ended})",
+                f"ended after step {self.step} ({reason_in_words(self.ended)})",
                 f"look at rollouts: rlrun view {root}",
-                f"go on: rlrun resume {root} grpo.max_num_steps=N",
+                f"go on: rlrun resume {root}{LONGER.get(self.ended, '')}",
             ]
         )

@@ -30,13 +30,16 @@ def check_overrides(overrides: Sequence[str]) -> None:
         )
 
 
-def check_length(config: RunConfig, stream: PromptStream, done: int) -> None:
+def check_length(
+    config: RunConfig, stream: PromptStream, done: int, overrides: Sequence[str]
+) -> None:
     """Refuses an end that the run has passed: what is trained is not taken back.
 
     Args:
         config: Of the run that goes on.
         stream: Its prompts.
         done: Steps of its newest checkpoint; 0 if it has none.
+        overrides: Of the resume.
 
     Raises:
         ConfigError: The run is longer already.
@@ -47,11 +50,13 @@ def check_length(config: RunConfig, stream: PromptStream, done: int) -> None:
         key = f"grpo.max_num_steps={grpo.max_num_steps}"
         what = f"the run has made {done} steps already, and a resume takes none of them back"
         problems.append(Problem(key, what, f"Give {done} or more; {back}"))
-    trained = done * grpo.num_prompts_per_step
-    if stream.total is not None and stream.total < trained:
+    asked = any(text.lstrip("+").startswith("grpo.max_num_epochs=") for text in overrides)
+    # The batch that ends the data may be smaller than the others.
+    least = (done - 1) * grpo.num_prompts_per_step + 1
+    if asked and stream.total is not None and stream.total < least:
         key = f"grpo.max_num_epochs={grpo.max_num_epochs}"
-        what = f"{done} steps have trained {trained} prompts already, more than {stream.total}"
-        epochs = -(-trained // stream.len_per_epoch)
+        what = f"the run has trained at least {least} prompts already, and these are {stream.total}"
+        epochs = -(-least // stream.len_per_epoch)
         problems.append(Problem(key, what, f"Give {epochs} or more; {back}"))
     if problems:
         raise ConfigError(problems)

@@ -155,6 +155,7 @@ def test_the_time_limit_saves_and_is_a_success(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     status = json.loads((run_dir / "status.json").read_text())
     assert status["state"] == "time_limit"
+    assert f"go on: rlrun resume {run_dir}\n" in done.out
     assert 1 <= status["step"] < 8
     assert (run_dir / f"checkpoints/step_{status['step']:06d}/manifest.json").exists()
 

@@ -91,7 +91,7 @@ def headings(text: str) -> list[str]:
 
 def test_the_summary_says_how_it_went(run: RunDir) -> None:
     text = shown(run, count=0)
-    assert f"{run.root}: done (max_steps), step 2" in text
+    assert f"{run.root}: done (all steps made), step 2" in text
     assert re.search(r"^reward +0\.25 +0\.5 +0\.375 +▁█", text, re.MULTILINE)
     assert re.search(r"^validation accuracy +0\.625 ", text, re.MULTILINE)
     assert headings(text) == []
