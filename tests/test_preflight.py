@@ -75,6 +75,7 @@ def test_the_quickstart_passes_in_every_part(quickstart: list[CheckLine]) -> Non
         "async",
     ]
     assert all(line.verdict is Verdict.PASS for line in quickstart)
+    assert "weights 1.3 MiB" in next(line.detail for line in quickstart if line.name == "memory")
     assert not any(line.refused(strict=True) for line in quickstart)
 
 
