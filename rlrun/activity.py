@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlrun.terminal import columns, cut
+
 CAUSE_WORDS = {"waiting_groups": "groups", "age_limit": "the age limit", "pause": "running groups"}
 """What the trainer waits for, by cause as the metrics name it."""
 
@@ -20,6 +22,11 @@ _DOING = {
 }
 
 _SHORT_ID = 20
+
+
+def short_id(prompt_id: str, most: int) -> str:
+    """Of a long identity the end, which tells prompts apart, in at most so many characters."""
+    return prompt_id if len(prompt_id) <= most else f"..{prompt_id[2 - most :]}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +45,7 @@ class Oldest:
 
     def short(self) -> str:
         """In few characters: of a long identity the end, which tells prompts apart."""
-        name = self.prompt_id
-        if len(name) > _SHORT_ID:
-            name = f"..{name[2 - _SHORT_ID :]}"
-        return f"{name} {self.seconds:.0f}s"
+        return f"{short_id(self.prompt_id, _SHORT_ID)} {self.seconds:.0f}s"
 
     def text(self) -> str:
         """In a few words."""
@@ -80,12 +84,12 @@ class Activity:
         """What is being rolled out, in at most so many columns; the oldest rollout first."""
         counts = f"{self.running} groups running, {self.ready} ready"
         if self.oldest is None:
-            return f"rollouts: {counts}"[:width]
+            return cut(f"rollouts: {counts}", width)
         for line in (
             f"oldest running: {self.oldest.text()}; {counts}",
             f"oldest running: {self.oldest.text()}",
             f"oldest running: {self.oldest.short()}; {counts}",
         ):
-            if len(line) <= width:
+            if columns(line) <= width:
                 return line
-        return f"oldest: {self.oldest.short()}"[:width]
+        return cut(f"oldest: {self.oldest.short()}", width)

@@ -19,7 +19,7 @@ from rlrun.config.origin_record import origin_record
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
 from rlrun.derived import plan_in_words
-from rlrun.errors import ConfigError, Interrupted, Problem, RlrunError
+from rlrun.errors import Interrupted, RlrunError
 from rlrun.grpo.saving import read_state, restore_buffer, restore_randomness
 from rlrun.grpo.trainer import Trainer
 from rlrun.inputs import Inputs, read_inputs
@@ -30,10 +30,13 @@ from rlrun.machine import set_up_torch
 from rlrun.prepare import MismatchGuard
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.report import write_report
+from rlrun.resume_rules import check_length, check_overrides
 from rlrun.run_dir import RunDir
+from rlrun.run_state import reason_in_words
 from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.timeline import Timeline, TimelineFile
+from rlrun.unread import said, unread_keys
 from rlrun.wiring import Books, Live, Wiring, decisions_at
 
 if TYPE_CHECKING:
@@ -41,8 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAY_CHANGE = ("grpo.max_num_steps", "grpo.max_num_epochs", "logging.", "cluster", "checkpointing.")
-"""Keys (or their beginnings) that a resume may change: nothing that was trained depends on them."""
+LONGER = {"max_steps": " grpo.max_num_steps=N", "data_end": " grpo.max_num_epochs=N"}
+"""What makes a run longer that has reached its end, by how it ended; others just go on."""
 
 
 def train(loaded: Loaded) -> None:
@@ -55,6 +58,8 @@ def train(loaded: Loaded) -> None:
     with Console() as console:
         # First, so that a mistake in the data leaves no run directory behind.
         inputs = read_inputs(loaded.config, console.notice)
+        for where, what, remedy in unread_keys(loaded):
+            console.warning(f"{said(where, what)}. {remedy}.")
         with RunDir.create(Path(path)) as run_dir:
             run_dir.write_config(loaded.yaml())
             run_dir.write_origins(origin_record(loaded.origins, {}))
@@ -65,33 +70,18 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
     """Goes on with a run from its newest whole checkpoint, or from the start if it has none.
 
     Raises:
-        ConfigError: An override changes what was already trained with.
+        ConfigError: An override changes what was already trained with, or ends the run before that.
         RlrunError: See errors.py.
     """
     check_overrides(overrides)
     with RunDir.resume(path) as run_dir, Console() as console:
         loaded = load([f"+recipe={run_dir.config}", *overrides])
         inputs = read_inputs(loaded.config, console.notice)
+        done = max(saved_steps(run_dir.checkpoints), default=0)
+        check_length(loaded.config, inputs.stream, done, overrides)
         run_dir.write_config(loaded.yaml())
         run_dir.write_origins(origin_record(loaded.origins, run_dir.read_origins()))
         _run(loaded.config, inputs, run_dir, console, resumed=True)
-
-
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Refuses overrides of a resume that would make it another run.
-
-    Raises:
-        ConfigError: There are such.
-    """
-    refused = [text for text in overrides if not text.lstrip("+").startswith(MAY_CHANGE)]
-    if refused:
-        allowed = ", ".join(key + "*" * key.endswith(".") for key in MAY_CHANGE)
-        raise ConfigError(
-            [
-                Problem(text, "a resumed run keeps this setting", f"What may change: {allowed}")
-                for text in refused
-            ]
-        )
 
 
 def _run(
@@ -277,7 +267,8 @@ class _Run:
         self.console.say(plan_in_words(self.config, inputs.stream))
         self.console.say([f"run directory: {self.run_dir.root}"])
         if self.step:
-            self.console.notice(f"going on after step {self.step}")
+            rest = "going on" if self.step != grpo.max_num_steps else "nothing is left to do"
+            self.console.notice(f"{rest} after step {self.step}")
         lines = read_metrics(self.run_dir.metrics) if self.step else []
         rewards = [line.get("train/reward_mean") for line in lines]
         self.console.begin(
@@ -289,8 +280,8 @@ class _Run:
         root = self.run_dir.root
         self.console.finish(
             [
-                f"ended after step {self.step} ({self.ended})",
+                f"ended after step {self.step} ({reason_in_words(self.ended)})",
                 f"look at rollouts: rlrun view {root}",
-                f"go on: rlrun resume {root} grpo.max_num_steps=N",
+                f"go on: rlrun resume {root}{LONGER.get(self.ended, '')}",
             ]
         )

@@ -229,7 +229,7 @@ class CheckpointStore:
         if first and metric is not None and metric not in metrics:
             _log.warning(
                 "checkpoint %s has no value of checkpointing.metric=%s; it ranks below all that "
-                "have one.",
+                "have one. Let checkpointing.save_period be a multiple of grpo.val_period.",
                 name,
                 metric,
             )

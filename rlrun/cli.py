@@ -74,17 +74,23 @@ def check(
     """
     from rlrun.config import load
 
-    loaded = load(overrides or [], config_dir)
-    from rlrun.preflight import preflight, render
+    try:
+        loaded = load(overrides or [], config_dir)
+    except ConfigError as error:
+        if as_json:
+            # Only here, since it takes torch along.
+            from rlrun.preflight import problem_lines, to_json
+
+            _out(to_json(problem_lines(error)))
+        raise
+    from rlrun.preflight import exit_code, preflight, render, to_json
 
     lines = preflight(loaded)
     if as_json:
-        _out(json.dumps([line.to_json() for line in lines], indent=2, ensure_ascii=False))
+        _out(to_json(lines))
     else:
-        _out(render(lines, color=sys.stdout.isatty()))
-    failed = [line for line in lines if line.refused(strict)]
-    if failed:
-        raise typer.Exit(failed[0].exit_code)
+        render(lines, sys.stdout)
+    raise typer.Exit(exit_code(lines, strict))
 
 
 @app.command()

@@ -124,9 +124,9 @@ class Console:
         self.say(lines)
 
     def _time_left(self, step: int) -> float | None:
-        if self._total is None or not self._seconds:
+        if self._total is None or not self._seconds or step >= self._total:
             return None
-        return max(0, self._total - step) * math.fsum(s / len(self._seconds) for s in self._seconds)
+        return (self._total - step) * math.fsum(s / len(self._seconds) for s in self._seconds)
 
     def _width(self) -> int:
         return self._rich.width if self._rich.is_terminal else MAX_WIDTH

@@ -144,7 +144,7 @@ class LiveView:
         if len(self._rewards) > 1 and fields:
             fields.insert(1, curve)
         for name, label in (
-            ("train/response_tokens_mean", "tokens"),
+            ("train/response_tokens_mean", "tokens/answer"),
             ("train/entropy", "entropy"),
             ("train/loss", "loss"),
         ):
@@ -158,7 +158,7 @@ class LiveView:
             ("perf/generated_tokens_per_s", " tok/s"),
             ("perf/peak_memory_gib", " GiB"),
         ):
-            if (value := self._metrics.get(name)) is not None:
+            if value := self._metrics.get(name):
                 fields.append(f"{number(value)}{unit}")
         generator, step = (self._metrics.get(n) for n in ("idle/generator_s", "perf/step_s"))
         if generator is not None and step:

@@ -6,6 +6,13 @@ from __future__ import annotations
 from rlrun.run_dir import RunDir
 from rlrun.status import RunState
 
+_ENDS = {"max_steps": "all steps made", "data_end": "all data used", "time_limit": "time limit"}
+
+
+def reason_in_words(reason: str) -> str:
+    """Why a run ended; a reason that is none of rlrun's own words is a sentence already."""
+    return _ENDS.get(reason, reason)
+
 
 def state_in_words(run_dir: RunDir) -> str:
     """State, reason and step of a run; one that says it runs and holds no lock was killed.
@@ -19,5 +26,5 @@ def state_in_words(run_dir: RunDir) -> str:
     state = status.state.value
     if status.state is RunState.RUNNING and not run_dir.in_use():
         state = f"killed (process {status.pid} said it runs, but nothing holds the run directory)"
-    reason = f" ({status.reason})" if status.reason else ""
+    reason = f" ({reason_in_words(status.reason)})" if status.reason not in ("", state) else ""
     return f"{state}{reason}, step {status.step}"

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from rlrun.activity import CAUSE_WORDS, Activity
+from rlrun.terminal import columns, cut
 
 WINDOW = 10
 """Steps that the trend of the reward, its collapse and the time left are judged by."""
@@ -31,18 +32,21 @@ def step_fields(
         fields.append(f"eta {duration(seconds_left)}")
     fields += efficiency_fields(metrics)
     # In turns every rollout of the next step begins now, and none is old.
-    if activity is not None and activity.oldest is not None and overlaps(metrics):
-        fields.append(f"oldest {activity.oldest.short()}")
+    oldest = activity.oldest if activity is not None and overlaps(metrics) else None
+    if oldest is not None and oldest.seconds >= 1:
+        fields.append(f"oldest {oldest.short()}")
     fields += age_fields(metrics)
     for name, before, after in (
         ("perf/generated_tokens_per_s", "", " tok/s"),
         ("perf/step_s", "", " s/step"),
-        ("train/response_tokens_mean", "", " tokens"),
+        ("train/response_tokens_mean", "", " tokens/answer"),
         ("perf/peak_memory_gib", "", " GiB"),
         ("train/entropy", "entropy ", ""),
         ("train/loss", "loss ", ""),
     ):
-        if (value := metrics.get(name)) is not None:
+        value = metrics.get(name)
+        # At the end of an asynchronous run nothing is sampled any more.
+        if value is not None and (value or name != "perf/generated_tokens_per_s"):
             fields.append(f"{before}{number(value)}{after}")
     return fields
 
@@ -85,9 +89,9 @@ def overlaps(metrics: Mapping[str, float | None]) -> bool:
 
 
 def age_fields(metrics: Mapping[str, float | None]) -> Iterator[str]:
-    """Mean and largest age, if anything is older than the newest weights."""
+    """Mean and largest age; in turns every token is of the newest weights, which is no news."""
     mean, largest = metrics.get("age/mean"), metrics.get("age/max")
-    if mean is not None:
+    if mean is not None and (overlaps(metrics) or largest):
         most = f" max {largest:g}" if largest is not None and largest > 0 else ""
         yield f"age {number(mean)}{most}"
 
@@ -97,9 +101,9 @@ def fit(head: str, fields: Sequence[str], width: int) -> str:
     line = head
     for field in fields:
         longer = f"{line}  {field}" if line else field
-        if len(longer) <= width:
+        if columns(longer) <= width:
             line = longer
-    return line[: max(0, width)]
+    return cut(line, width)
 
 
 def trend(rewards: Sequence[float]) -> float | None:
@@ -152,8 +156,11 @@ def number(value: float, sign: bool = False) -> str:
     plus = "+" if sign else ""
     if not math.isfinite(value):
         return str(value)
-    if value == 0 or 0.001 <= abs(value) < 100:
-        return f"{value:{plus}.3f}"
+    if value == 0:
+        return "0"
+    if 0.001 <= abs(value) < 100:
+        digits = 3 if abs(value) < 1 else 2 if abs(value) < 10 else 1
+        return f"{value:{plus}.{digits}f}"
     return f"{value:{plus}.0f}" if 100 <= abs(value) < 1e6 else f"{value:{plus}.1e}"
 
 

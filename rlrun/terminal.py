@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console
 from rich.text import Text
 
@@ -97,6 +98,16 @@ def _shown(character: str) -> str:
     if unicodedata.category(character) in _HIDDEN:
         return character.encode("unicode_escape").decode("ascii")
     return character
+
+
+def columns(text: str) -> int:
+    """Columns that a line takes on a terminal: wide characters take two."""
+    return cell_len(text)
+
+
+def cut(text: str, width: int) -> str:
+    """The beginning of a line that fits into so many columns."""
+    return text if columns(text) <= width else set_cell_size(text, max(0, width))
 
 
 def is_utf8(file: TextIO) -> bool:

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from rlrun.activity import Activity, Oldest
 from rlrun.console import Console
 from rlrun.step_line import collapse_notice, duration, fit, step_fields, trend
+from rlrun.terminal import columns
 
 METRICS = {
     "train/reward_mean": 0.53125,
@@ -43,7 +45,8 @@ def output_of(*steps: dict[str, float | None], total: int | None = 40) -> list[s
 
 def test_a_step_is_one_plain_line() -> None:
     assert output_of(METRICS) == [
-        "step  1/40  reward 0.531  eta 2m07s  age 0.000  5123 tok/s  3.250 s/step  87.500 tokens"
+        "step  1/40  reward 0.531  eta 2m07s  5123 tok/s  3.25 s/step  87.5 tokens/answer  "
+        "entropy 1.25"
     ]
 
 
@@ -75,6 +78,8 @@ def test_an_asynchronous_step_says_what_the_trainer_waits_for_and_the_oldest_pro
         "step  41/200  reward 0.531  eta 8m37s  E 0.71  waits 18% for groups  "
         "oldest gsm8k-train:1182 212s"
     ]
+    young = replace(WAITING, oldest=Oldest("gsm8k-train:1182", "math", 0.4))
+    assert not any(field.startswith("oldest") for field in step_fields(ASYNC, None, None, young))
 
 
 def test_the_moment_in_words_names_what_is_waited_for_and_fits() -> None:
@@ -85,6 +90,10 @@ def test_the_moment_in_words_names_what_is_waited_for_and_fits() -> None:
     assert WAITING.rollouts(79) == "oldest running: prompt gsm8k-train:1182, env math, 212 s"
     assert WAITING.rollouts(50) == "oldest: gsm8k-train:1182 212s"
     assert all(len(WAITING.rollouts(width)) <= width for width in range(200))
+    wide = Activity("", 0.0, 0, 4, 16, Oldest("数学题" * 6, "数", 2.0))
+    assert all(columns(wide.rollouts(width)) <= width for width in range(120))
+    assert fit("数" * 9, ["数", "a"], 21) == "数" * 9 + "  a"
+    assert fit("数" * 9, ["a"], 7) == "数" * 3 + " "
     nothing = Activity("", 0.0, 0, 4, 16, None)
     assert nothing.rollouts(80) == "rollouts: 0 groups running, 4 ready"
 

@@ -3,15 +3,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import save_file
 
+from rlrun.cli import main
 from rlrun.config import load
-from rlrun.preflight import CheckLine, Verdict, environment, preflight, render
+from rlrun.preflight import (
+    CheckLine,
+    Verdict,
+    environment,
+    exit_code,
+    preflight,
+    render,
+    to_json,
+)
 from rlrun.preflight.lines import Piece
 
 MODEL = {
@@ -64,6 +75,7 @@ def test_the_quickstart_passes_in_every_part(quickstart: list[CheckLine]) -> Non
         "async",
     ]
     assert all(line.verdict is Verdict.PASS for line in quickstart)
+    assert "weights 1.3 MiB" in next(line.detail for line in quickstart if line.name == "memory")
     assert not any(line.refused(strict=True) for line in quickstart)
 
 
@@ -76,21 +88,77 @@ def test_the_sample_is_a_real_prompt_as_the_model_reads_it(quickstart: list[Chec
     assert "generator:addition/train:" in sample.detail
 
 
-def test_what_is_trained_of_a_sample_is_marked_with_and_without_colour() -> None:
-    line = CheckLine(
-        "sample", Verdict.PASS, "a row", sample=(Piece("asked", False), Piece("said", True))
-    )
-    assert render([line]) == "pass       sample: a row\nasked>>>said<<<"
-    assert render([line], color=True).endswith("\x1b[2masked\x1b[0m\x1b[32msaid\x1b[0m")
+def shown(line: CheckLine) -> str:
+    file = io.StringIO()
+    render([line], file)
+    return file.getvalue()
+
+
+SAMPLE = CheckLine(
+    "sample", Verdict.PASS, "a row", sample=(Piece("as\x1b[2Jked", False), Piece("said", True))
+)
+
+
+def test_what_is_trained_of_a_sample_is_marked_in_a_file() -> None:
+    assert shown(SAMPLE) == "pass       sample: a row\nas\\x1b[2Jked>>>said<<<\n"
+
+
+@pytest.mark.parametrize(
+    ("no_color", "sample"),
+    [("", "\x1b[2mas\\x1b[2Jked\x1b[0m\x1b[32msaid\x1b[0m"), ("1", "as\\x1b[2Jked>>>said<<<")],
+)
+def test_on_a_terminal_colours_mark_it_unless_they_are_not_wanted(
+    no_color: str, sample: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        encoding = "utf-8"
+
+        def isatty(self) -> bool:
+            return True
+
+    for name, value in (("NO_COLOR", no_color), ("TERM", "xterm"), ("COLUMNS", "40")):
+        monkeypatch.setenv(name, value)
+    file = Terminal()
+    long = CheckLine("disk", Verdict.FAIL, "full " * 20, "Delete " * 10, 7)
+    render([SAMPLE, long], file)
+    text = file.getvalue()
+    assert sample in text
+    assert ("\x1b[1;31m" in text) == (no_color == "")
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+    assert max(map(len, plain)) <= 40
+    assert plain[-1].startswith(" " * 11 + "Delete")
 
 
 def test_lines_are_json_and_text(quickstart: list[CheckLine]) -> None:
-    fields = json.loads(json.dumps([line.to_json() for line in quickstart]))
+    fields = json.loads(to_json(quickstart))
     assert {frozenset(line) for line in fields} == {
         frozenset({"name", "verdict", "detail", "remedy", "exit_code", "sample"})
     }
-    text = render([CheckLine("disk", Verdict.FAIL, "it is full", "Delete something", 7)])
-    assert text == "fail       disk: it is full\n           -> Delete something"
+    text = shown(CheckLine("disk", Verdict.FAIL, "it is full", "Delete something", 7))
+    assert text == "fail       disk: it is full\n           -> Delete something\n"
+
+
+def test_the_exit_code_is_that_of_the_first_failure_whatever_is_unverified_before_it() -> None:
+    good, open_question = CheckLine("a", Verdict.PASS, ""), CheckLine("b", Verdict.UNVERIFIED, "")
+    open_question = replace(open_question, exit_code=2)
+    failures = [CheckLine("c", Verdict.FAIL, "", "", 4), CheckLine("d", Verdict.FAIL, "", "", 7)]
+    assert exit_code([good, open_question, *failures], strict=True) == 4
+    assert exit_code([good, open_question], strict=True) == 2
+    assert exit_code([good, open_question], strict=False) == 0
+
+
+def test_a_configuration_that_cannot_be_read_is_json_as_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = ["grpo.sede=1", "loss=gpso"]
+    monkeypatch.setattr("sys.argv", ["rlrun", "check", "+recipe=quickstart", *wrong, "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    out, err = capsys.readouterr()
+    found = json.loads(out)
+    assert ended.value.code == 2
+    assert {line["verdict"] for line in found} == {"fail"}
+    assert len(found) == err.count("error: ") >= 1
 
 
 # --- what fails -----------------------------------------------------------------------------------

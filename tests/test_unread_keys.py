@@ -16,7 +16,7 @@ from rlrun.config.keys import all_keys
 from rlrun.config.recipes import list_recipes
 from rlrun.config.variants import discover
 from rlrun.interfaces import REGISTRY
-from rlrun.preflight.unread import IDLE, idle_keys, unread_keys
+from rlrun.unread import IDLE, idle_keys, unread_keys
 from tests.e2e.forked import FORKS, start_server
 from tests.unread_run import run
 
@@ -97,3 +97,11 @@ def test_keys_of_the_table_exist() -> None:
 @pytest.mark.parametrize("recipe", [info.name for info in list_recipes()])
 def test_no_recipe_sets_a_key_in_vain(recipe: str) -> None:
     assert list(unread_keys(load([f"+recipe={recipe}"]))) == []
+
+
+def test_a_resolved_configuration_may_name_what_is_idle(tmp_path: Path) -> None:
+    whole = tmp_path / "config.yaml"
+    whole.write_text(load(["+recipe=quickstart"]).yaml(), encoding="utf-8")
+    assert list(unread_keys(load([f"+recipe={whole}"]))) == []
+    told = list(unread_keys(load([f"+recipe={whole}", "policy.lora.rank=4"])))
+    assert [origin for origin, _, _ in told] == ["policy.lora.rank=4"]

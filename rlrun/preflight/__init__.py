@@ -2,6 +2,21 @@
 """What can be known of a run before it starts. Nothing is left out: what cannot be told is said."""
 
 from rlrun.preflight.check import preflight
-from rlrun.preflight.lines import CheckLine, Verdict, render
+from rlrun.preflight.lines import (
+    CheckLine,
+    Verdict,
+    exit_code,
+    problem_lines,
+    render,
+    to_json,
+)
 
-__all__ = ["CheckLine", "Verdict", "preflight", "render"]
+__all__ = [
+    "CheckLine",
+    "Verdict",
+    "exit_code",
+    "preflight",
+    "problem_lines",
+    "render",
+    "to_json",
+]

@@ -16,15 +16,15 @@ from rlrun.preflight.environment import look_at_environment
 from rlrun.preflight.lines import CheckLine, Findings
 from rlrun.preflight.plan import look_at_model
 from rlrun.preflight.sample import rendered_sample
-from rlrun.preflight.unread import unread_keys
+from rlrun.unread import said, unread_keys
 
 
 def preflight(loaded: Loaded) -> list[CheckLine]:
     """Looks at everything without starting the run."""
     config, findings = loaded.config, Findings()
     findings.add("configuration", f"{len(loaded.origins)} values, all known and consistent")
-    for origin, what, remedy in unread_keys(loaded):
-        findings.fail("configuration", f"{origin}: {what}", remedy)
+    for where, what, remedy in unread_keys(loaded):
+        findings.fail("configuration", said(where, what), remedy)
     with findings.of("run directory"):
         findings.add("run directory", _run_dir(config))
     for check in check_installed(config):

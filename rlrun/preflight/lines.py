@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TextIO
+
+from rich.table import Table
+from rich.text import Text
 
 from rlrun.errors import ConfigError, NotHere, NotInstalled, RlrunError
+from rlrun.terminal import SteadyConsole, plain_console, visible
 
 
 class Verdict(StrEnum):
@@ -37,7 +42,7 @@ class CheckLine:
         verdict: What came out.
         detail: The values found, or why nothing can be said.
         remedy: What to do; "" where there is nothing to do.
-        exit_code: Of the command, if this is the first failure.
+        exit_code: Of the command, if this is the first that it ends with an error for.
         sample: A rendered sample, in pieces; () of other findings.
     """
 
@@ -52,34 +57,71 @@ class CheckLine:
         """Whether the command ends with an error for this."""
         return self.verdict is Verdict.FAIL or (strict and self.verdict is Verdict.UNVERIFIED)
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON-able fields."""
-        return asdict(self)
-
 
 STRICT_EXIT_CODE = 2
 """Of --strict, for what could not be verified."""
-DIM, GREEN, RESET = "\x1b[2m", "\x1b[32m", "\x1b[0m"
+
+_STYLES = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.UNVERIFIED: "yellow"}
+_INDENT = 11
 
 
-def render(lines: list[CheckLine], *, color: bool = False) -> str:
-    """The findings for people, a block each.
+def exit_code(lines: Sequence[CheckLine], strict: bool) -> int:
+    """Of the command: that of the first failure, or else, if strict, of what is unverified."""
+    refused = [line for line in lines if line.refused(strict)]
+    failed = [line for line in refused if line.verdict is Verdict.FAIL]
+    return next((line.exit_code for line in failed or refused), 0)
+
+
+def problem_lines(error: ConfigError) -> list[CheckLine]:
+    """Of a configuration that cannot be read, a failure for each mistake."""
+    return [
+        CheckLine(
+            "configuration", Verdict.FAIL, f"{one.where}: {one.what}", one.remedy, error.exit_code
+        )
+        for one in error.problems
+    ]
+
+
+def to_json(lines: Sequence[CheckLine]) -> str:
+    """The findings for programs: a list of objects."""
+    return json.dumps([asdict(line) for line in lines], indent=2, ensure_ascii=False)
+
+
+def render(lines: Sequence[CheckLine], file: TextIO) -> None:
+    """Writes the findings for people, a block each; a terminal gets colours and indented lines.
 
     Trained tokens of a sample are green and others dim, or, without colour, in between >>> and <<<.
+    What rows, models and environments say cannot move the cursor.
     """
-    blocks = []
+    console = plain_console(file)
+    coloured = console.color_system is not None and not console.no_color
     for line in lines:
-        text = f"{line.verdict.value:<10} {line.name}: {line.detail}"
+        verdict = Text(f"{line.verdict.value:<{_INDENT}}", style=_STYLES[line.verdict])
+        text = Text(visible(f"{line.name}: {line.detail}"))
+        _print(console, verdict, text)
         if line.sample:
-            text += "\n" + "".join(_shown(piece, color) for piece in line.sample)
-        blocks.append(text + (f"\n{'':<10} -> {line.remedy}" if line.remedy else ""))
-    return "\n".join(blocks)
+            pieces = [_shown(piece, coloured) for piece in line.sample]
+            console.print(Text.assemble(*pieces), soft_wrap=True)
+        if line.remedy:
+            _print(console, Text(" " * _INDENT), Text(visible(f"-> {line.remedy}")))
 
 
-def _shown(piece: Piece, color: bool) -> str:
-    if color:
-        return f"{GREEN if piece.trained else DIM}{piece.text}{RESET}"
-    return f">>>{piece.text}<<<" if piece.trained else piece.text
+def _print(console: SteadyConsole, margin: Text, text: Text) -> None:
+    if not console.is_terminal:
+        console.print(margin + text, soft_wrap=True)
+        return
+    table = Table.grid()
+    table.add_column(width=_INDENT)
+    table.add_column(overflow="fold")
+    table.add_row(margin, text)
+    console.print(table)
+
+
+def _shown(piece: Piece, coloured: bool) -> Text:
+    text = visible(piece.text)
+    if coloured:
+        return Text(text, style="green" if piece.trained else "dim")
+    return Text(f">>>{text}<<<" if piece.trained else text)
 
 
 class Findings:

@@ -32,7 +32,7 @@ from rlrun.planning.speed import MEAN_SHARE, Times, times
 from rlrun.preflight.cores import look_at_cores
 from rlrun.preflight.lines import Findings
 
-GIB = 2**30
+GIB, MIB = 2**30, 2**20
 
 
 def look_at_model(config: RunConfig, findings: Findings) -> None:
@@ -312,4 +312,6 @@ def _listed(parts: Sequence[Part]) -> str:
 
 
 def _gib(amount: float) -> str:
+    if 0 < amount < GIB / 10:
+        return f"{amount / MIB:.1f} MiB"
     return f"{amount / GIB:.2f} GiB" if amount < 100 * GIB else f"{amount / GIB:,.0f} GiB"

@@ -186,7 +186,7 @@ def _tokens(lines: Sequence[Line], use: TimeUse) -> Iterator[Lever]:
     yield Lever(
         silent * use.total,
         "Choose prompts that teach",
-        f"{silent:.0%} of the sampled tokens are of groups whose samples all have the same "
+        f"{100 * silent:.0f} % of the sampled tokens are of groups whose samples all have the same "
         "reward: they give no gradient. Use prompts of another difficulty, more samples per "
         "prompt, or grpo.use_dynamic_sampling=true.",
     )
@@ -195,7 +195,7 @@ def _tokens(lines: Sequence[Line], use: TimeUse) -> Iterator[Lever]:
     yield Lever(
         share * use.total,
         "Stop throwing tokens away",
-        f"{share:.0%} of the sampled tokens were never trained: stale, cancelled, errored, "
+        f"{100 * share:.0f} % of the sampled tokens were never trained: stale, cancelled, errored, "
         "surplus or lost in a crash. The ledger says which; log.txt has the first errors.",
     )
 
@@ -261,4 +261,4 @@ def _means(lines: Sequence[Line], *names: str) -> list[float]:
 
 
 def _percent(seconds: float, use: TimeUse) -> str:
-    return f"{seconds / use.total:.0%}" if use.total else "0%"
+    return f"{100 * seconds / use.total:.0f} %" if use.total else "0 %"

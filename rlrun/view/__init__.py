@@ -199,7 +199,7 @@ def _facts(line: TrainedLine) -> str:
     versions = sorted({version for version, _, _ in line["weight_versions"]})
     facts = [
         f"advantage {advantage}",
-        f"stop {line['stop_reason']}",
+        f"stop reason {line['stop_reason']}",
         f"{sum(line['token_loss_mask'])} sampled tokens of {line['total_length']}",
         f"weights {', '.join(map(str, versions)) or 'none'}",
     ]

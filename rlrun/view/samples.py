@@ -66,7 +66,7 @@ def print_samples(
         )
         read = "nothing" if line["extracted"] is None else line["extracted"]
         console.tell(head, "bold")
-        console.tell(f"stop {line['stop_reason']}, read as {read}", "dim")
+        console.tell(f"stop reason {line['stop_reason']}, read as {read}", "dim")
         print_text(console, "prompt", line["prompt"], characters)
         print_text(console, "response", line["response"], characters)
         print_text(console, "reference", line["answer"], characters)

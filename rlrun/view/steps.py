@@ -8,15 +8,22 @@ from typing import Any
 
 from rich.table import Table
 
+from rlrun.activity import short_id
 from rlrun.logs import read_metrics
 from rlrun.report.run_data import read_timeline
 from rlrun.run_dir import RunDir
+from rlrun.stragglers import Cause
 from rlrun.terminal import SteadyConsole, visible
+
+_WIDE = 120
+"""Columns of a terminal that has room for whole identities of prompts."""
+
+_SHORT_ID = 12
 
 _COLUMNS = (
     ("reward", "train/reward_mean", 0),
     ("valid.", "validation/accuracy", 0),
-    ("tokens", "train/response_tokens_mean", 0),
+    ("tokens", "train/response_tokens_mean", 100),
     ("entropy", "train/entropy", 120),
     ("loss", "train/loss", 140),
     ("age", "age/mean", 0),
@@ -51,7 +58,9 @@ def print_steps(console: SteadyConsole, run_dir: RunDir, count: int) -> None:
     table.add_column("why", no_wrap=True)
     for line in lines[-count:] if count else lines:
         values = [_number(line.get(name)) for _, name in columns]
-        table.add_row(str(line["step"]), *values, *_straggler(late.get(line["step"], ())))
+        name, why = _straggler(late.get(line["step"], ()))
+        name = name if console.width >= _WIDE else short_id(name, _SHORT_ID)
+        table.add_row(str(line["step"]), *values, name, why)
     console.print(table)
 
 
@@ -59,7 +68,7 @@ def _straggler(stragglers: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     if not stragglers:
         return "", ""
     last = stragglers[0]
-    cause = last["cause"].replace("_", " ")
+    cause = "as the others" if last["cause"] == Cause.NONE else last["cause"].replace("_", " ")
     return visible(last["prompt_id"]), visible(f"{cause}, {last['end'] - last['start']:.1f} s")
 
 

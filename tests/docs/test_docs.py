@@ -87,7 +87,7 @@ def is_not_run(command: Command) -> bool:
     return not is_run(command) or (entry is not None and entry.form == NOT_RUN)
 
 
-@pytest.mark.parametrize("command", filter(is_not_run, of("rlrun")), ids=named)
+@pytest.mark.parametrize("command", [*filter(is_not_run, of("rlrun"))], ids=named)
 def test_commands_that_are_not_run_are_valid(command: Command, folder: Path) -> None:
     name, params = parsed(command.words, command.mention)
     overrides = filled_in(params.get("overrides") or [])

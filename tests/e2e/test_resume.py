@@ -155,14 +155,17 @@ def test_the_time_limit_saves_and_is_a_success(tmp_path: Path) -> None:
     assert done.code == 0, done.err
     status = json.loads((run_dir / "status.json").read_text())
     assert status["state"] == "time_limit"
+    assert f"go on: rlrun resume {run_dir}\n" in done.out
     assert 1 <= status["step"] < 8
     assert (run_dir / f"checkpoints/step_{status['step']:06d}/manifest.json").exists()
 
 
 def test_a_finished_run_can_be_made_longer(small_run: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    done = rlrun("train", *SMALL, "grpo.max_num_steps=5", f"run_dir={run_dir}")
+    vain = "policy.lora.rank=4"
+    done = rlrun("train", *SMALL, "grpo.max_num_steps=5", vain, f"run_dir={run_dir}")
     assert done.code == 0, done.err
+    assert f"warning: {vain} has no effect: policy.lora.enabled=false." in done.out
     assert (run_dir / "checkpoints/step_000005").exists()
     done = rlrun("resume", str(run_dir), "grpo.max_num_steps=8")
     assert done.code == 0, done.err
@@ -192,6 +195,15 @@ def test_a_resume_refuses_what_would_make_it_another_run(small_run: Path) -> Non
     assert done.code == 2
     assert done.err.count("error: ") == 2
     assert "grpo.max_num_steps" in done.err
+
+
+def test_a_resume_refuses_to_end_before_what_is_done(small_run: Path) -> None:
+    names = ("config.yaml", "status.json", "metrics.jsonl")
+    before = [(small_run / name).read_bytes() for name in names]
+    done = rlrun("resume", str(small_run), "grpo.max_num_steps=2")
+    assert done.code == 2
+    assert done.err.startswith("error: grpo.max_num_steps=2: the run has made 8 steps already")
+    assert [(small_run / name).read_bytes() for name in names] == before
 
 
 def test_resuming_nothing_is_a_storage_error(tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ def headings(text: str) -> list[str]:
 
 def test_the_summary_says_how_it_went(run: RunDir) -> None:
     text = shown(run, count=0)
-    assert f"{run.root}: done (max_steps), step 2" in text
+    assert f"{run.root}: done (all steps made), step 2" in text
     assert re.search(r"^reward +0\.25 +0\.5 +0\.375 +▁█", text, re.MULTILINE)
     assert re.search(r"^validation accuracy +0\.625 ", text, re.MULTILINE)
     assert headings(text) == []
@@ -115,7 +115,7 @@ def test_trajectories_come_in_the_order_asked_for(run: RunDir, sort: str, order:
 def test_a_trajectory_is_shown_with_all_that_decided_about_it(run: RunDir) -> None:
     text = shown(run, sort="best", count=2)
     assert "prompt gsm8k:0, sample 0: reward 0.5 (correct 0.5)" in text
-    facts = "advantage -0.25, stop stop, 2 sampled tokens of 3, weights 1"
+    facts = "advantage -0.25, stop reason stop, 2 sampled tokens of 3, weights 1"
     assert facts in text
     assert "question 0" in text and "fine" in text
     assert "reward none" in shown(run) and "not in the loss" in shown(run)

@@ -40,6 +40,10 @@ def test_the_steps_are_a_table_with_what_each_waited_for(
     assert re.match(r" +5 .* 10 +4 +rows:19 +long answer, 3\.8 s", lines[-2])
     assert re.match(r" +6 +\S+ +0\.5 ", lines[-1])
     assert len(re.findall(r"rows:19", shown(run, steps=0))) == 6
+    monkeypatch.setenv("COLUMNS", "80")
+    narrow = shown(run, steps=2).splitlines()
+    assert [line.split()[0] for line in narrow[-3:]] == ["step", "5", "6"]
+    assert max(map(len, narrow[-3:])) <= 80
 
 
 def test_samples_of_a_validation_are_shown(run: Path) -> None:

@@ -34,18 +34,24 @@ class Idle:
 def unread_keys(loaded: Loaded) -> Iterator[tuple[str, str, str]]:
     """Where, what is set in vain, and what to do, for each key that is.
 
-    Defaults and choices of groups may hold what a run does not need, and a scale takes much of a
-    recipe back; what a recipe or flag sets is meant to do something.
+    Defaults and choices of groups may hold what a run does not need, a scale takes much of a recipe
+    back, and a resolved config.yaml names every key; what else sets a key is meant to do something.
     """
     values = dict(loaded.values)
-    scaled = any(origin.kind is OriginKind.SCALE for origin in loaded.origins.values())
-    kinds = {OriginKind.FLAG} if scaled else {OriginKind.FLAG, OriginKind.RECIPE}
+    layers = {origin.kind for key, origin in loaded.origins.items() if values[key]}
+    differs = OriginKind.SCALE not in layers and OriginKind.DEFAULT in layers
+    kinds = {OriginKind.FLAG, OriginKind.RECIPE} if differs else {OriginKind.FLAG}
     for key, why in idle_keys(values):
         origin = loaded.origins[key]
         if origin.kind in kinds and values[key] not in (None, False):
             value = "true" if values[key] is True else values[key]
             what = f"{key}={value} has no effect: {why}"
             yield origin.where, what, "Leave it out, or change what makes it idle"
+
+
+def said(where: str, what: str) -> str:
+    """One finding in words; a flag is its own place."""
+    return what if what.startswith(where) else f"{where}: {what}"
 
 
 def idle_keys(values: Values) -> Iterator[tuple[str, str]]:
