@@ -110,10 +110,9 @@ class Renderer:
         self._token_bytes: tuple[TokenBytes, TokenBytes] | None = None
         """Of all tokens, and without the special ones; None if bytes do not make up the text."""
         if is_byte_level(tokenizer):
-            without_specials = TokenBytes(tokenizer, True)
             # A token that ends a turn need not be a special one.
-            without_specials.update(dict.fromkeys(self.eos_ids, b""))
-            self._token_bytes = TokenBytes(tokenizer, False), without_specials
+            said = TokenBytes(tokenizer, True, silent=self.eos_ids)
+            self._token_bytes = TokenBytes(tokenizer, False), said
 
     def _characters(self, special: str, token_id: int) -> tuple[int, ...]:
         """Token ids that spell a special token without being it."""
