@@ -54,7 +54,7 @@ class TokenBytes:
 
     def _bytes(self, token_id: int) -> bytes:
         """Of one token; ids beyond the vocabulary stand for nothing."""
-        token = self._token(token_id)
+        token: str | None = self._token(token_id)
         if token is None or token in self._skipped:
             return b""
         if BYTES.keys() >= set(token):
