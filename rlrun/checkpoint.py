@@ -227,11 +227,15 @@ class CheckpointStore:
         metric, first = self._settings.metric, not self._saved_before
         self._saved_before = True
         if first and metric is not None and metric not in metrics:
+            remedy = "Is its name right?"
+            if metric.startswith("validation/"):
+                remedy = "Let checkpointing.save_period be a multiple of grpo.val_period."
             _log.warning(
                 "checkpoint %s has no value of checkpointing.metric=%s; it ranks below all that "
-                "have one. Let checkpointing.save_period be a multiple of grpo.val_period.",
+                "have one. %s",
                 name,
                 metric,
+                remedy,
             )
 
     def _publish(self, temporary: Path, step: int) -> None:

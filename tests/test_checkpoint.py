@@ -322,8 +322,11 @@ def test_a_metric_that_the_first_save_lacks_is_noticed_once(
         store.save(step, writes("x"), {"reward/format": 0.5})
     assert [record.getMessage() for record in caplog.records] == [
         "checkpoint step_000001 has no value of checkpointing.metric=reward/formt; it ranks below "
-        "all that have one."
+        "all that have one. Is its name right?"
     ]
+    caplog.clear()
+    CheckpointStore(tmp_path / "period", keeping()).save(1, writes("x"), {"reward/format": 0.5})
+    assert "Let checkpointing.save_period be a multiple of grpo.val_period." in caplog.text
     caplog.clear()
     CheckpointStore(tmp_path / "known", keeping()).save(1, writes("x"), {METRIC: math.nan})
     CheckpointStore(tmp_path / "none", keeping(metric=None)).save(1, writes("x"), {})
