@@ -17,8 +17,8 @@ from rlrun.compute import compute, finish
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.continuous_batch import ContinuousBatch
 from rlrun.generation.static_batch import Cancelled
-from rlrun.generation.transformers import WHERE, named, sampled_tokens
-from rlrun.interfaces import Abandoned, Generator
+from rlrun.generation.transformers import WHERE, OnLearnersModel, named, sampled_tokens
+from rlrun.interfaces import Abandoned
 from rlrun.types import Completion, GenerationRequest
 
 STEPS = 64
@@ -36,7 +36,7 @@ class _Call:
     requests: tuple[GenerationRequest, ...]
 
 
-class ContinuousGenerator(Generator):
+class ContinuousGenerator(OnLearnersModel):
     """Answers calls as they come, in the thread where the learner computes.
 
     Nothing may change the weights while a call is unanswered.
@@ -46,13 +46,13 @@ class ContinuousGenerator(Generator):
 
     def __init__(self, batch: ContinuousBatch) -> None:
         """Starts at weight version 0."""
+        super().__init__(batch.sampler)
         self._batch = batch
         # What the thread has not read yet: calls, and numbers of calls that are given up.
         self._inbox: SimpleQueue[_Call | int] = SimpleQueue()
         self._answers: dict[int, asyncio.Future[list[Completion]]] = {}
         self._numbers = itertools.count()
         self._running: asyncio.Task[None] | None = None
-        self._closed = False
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """See ``Generator.generate``. Cancelling it ends its requests within one token."""
@@ -71,15 +71,6 @@ class ContinuousGenerator(Generator):
                 self._tell(call.number)
                 await asyncio.wait([answer])
                 raise Abandoned(sampled_tokens(answer)) from None
-
-    async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """See ``Generator.score``; it comes between two tokens of what is being sampled."""
-        with named(f"scoring {len(token_ids)} tokens"):
-            return await compute(self._batch.sampler.score, token_ids)
-
-    async def refit(self, version: int) -> None:
-        """Names the weights; the parameters themselves are the learner's, already in place."""
-        self._batch.sampler.version = version
 
     async def close(self) -> None:
         """Returns when all calls are answered."""

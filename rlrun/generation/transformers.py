@@ -25,6 +25,7 @@ from rlrun.sampled import tokens_in
 from rlrun.types import Completion, GenerationRequest
 
 if TYPE_CHECKING:
+    from rlrun.generation.sampler import Sampler
     from rlrun.generation.static_batch import StaticBatches
 
 
@@ -75,19 +76,37 @@ class TransformersGeneration(Generation):
         return ProcessGenerator(start_up, inputs)
 
 
-class TransformersGenerator(Generator):
-    """The sampler behind the generation slot.
+class OnLearnersModel(Generator):
+    """What generators on the learner's own network have in common.
 
-    It computes in the thread where the learner does: the event loop goes on answering signals,
+    They compute in the thread where the learner does: the event loop goes on answering signals,
     timers and connections during a batch, and calls cannot overlap on the model.
     """
+
+    def __init__(self, sampler: Sampler) -> None:
+        """Starts at weight version 0."""
+        self._sampler = sampler
+        self._closed = False
+
+    async def score(self, token_ids: Sequence[int]) -> list[float]:
+        """See ``Generator.score``; it waits for the batch, or the tokens, that are sampled."""
+        with named(f"scoring {len(token_ids)} tokens"):
+            return await compute(self._sampler.score, token_ids)
+
+    async def refit(self, version: int) -> None:
+        """Names the weights; the parameters themselves are the learner's, already in place."""
+        self._sampler.version = version
+
+
+class TransformersGenerator(OnLearnersModel):
+    """Static batches: one call after the other."""
 
     lockstep = True
 
     def __init__(self, batches: StaticBatches) -> None:
         """Starts at weight version 0."""
+        super().__init__(batches.sampler)
         self._batches = batches
-        self._closed = False
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
         """See ``Generator.generate``. Cancelling it ends the batch within one token."""
@@ -105,15 +124,6 @@ class TransformersGenerator(Generator):
                 # Until the thread has left the model, nobody else may touch it.
                 await asyncio.wait([future])
                 raise Abandoned(sampled_tokens(future)) from None
-
-    async def score(self, token_ids: Sequence[int]) -> list[float]:
-        """See ``Generator.score``; it waits for the batch that is being sampled."""
-        with named(f"scoring {len(token_ids)} tokens"):
-            return await compute(self._batches.sampler.score, token_ids)
-
-    async def refit(self, version: int) -> None:
-        """Names the weights; the parameters themselves are the learner's, already in place."""
-        self._batches.sampler.version = version
 
     async def close(self) -> None:
         """Returns after the batch that may be on its way."""
