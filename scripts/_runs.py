@@ -24,6 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PRELOAD = ["rlrun.assemble", "rlrun.preflight", "transformers.models.qwen3.modeling_qwen3"]
 PR_SET_PDEATHSIG = 1
 
+LAST_LINES = 2**18
+"""Bytes in which a whole line of metrics.jsonl is certainly found."""
+
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(PRELOAD)
 
@@ -139,7 +142,13 @@ def _child(
 def logged_steps(run_dir: Path) -> int:
     """The last step in metrics.jsonl; 0 without one."""
     path = run_dir / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        # Of a long file only the end, which may begin in the midst of a line.
+        begin = max(0, path.stat().st_size - LAST_LINES)
+        file.seek(begin)
+        lines = file.read().splitlines(keepends=True)[begin > 0 :]
     whole = [line for line in lines if line.endswith(b"\n")]
     return int(json.loads(whole[-1])["step"]) if whole else 0
 

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A long asynchronous run under random faults, watched for what grows: memory, step times, files.
 
-Every second the memory of all its processes (the sum of VmRSS) is noted, and after it how long the
-steps took; every quarter of a minute on average something is killed or stopped, a killed run is
-resumed. At the end a straight line is fitted to each series, with a level of its own for every life
-of the run, over means of blocks, as neighbouring values depend on each other: the slope per hour
-and its 95 % interval. It fails if an interval lies wholly above the limit, if files are left that
-nothing accounts for, or if ``rlrun audit`` finds anything. Short runs have wide intervals.
+Every second the memory (VmRSS) of its driver, and of all its processes together, is noted, and
+after it how long the steps took; every quarter of a minute on average something is killed, stopped
+or disturbed, and a killed run is resumed. At the end a straight line is fitted to each series, over
+means of blocks, as neighbouring values depend on each other, with a level of its own for every life
+(of the driver; of the driver and its generators): the slope per hour and its 95 % interval. It
+fails if an interval lies wholly above the limit, if files are left that nothing accounts for, or
+if ``rlrun audit`` finds anything. Short runs have wide intervals.
 
 Example:
     python scripts/soak.py --minutes 60
-    python scripts/soak.py --minutes 480 --setting "async gym" --max-memory-slope 20
+    python scripts/soak.py --minutes 480 --setting "async gym vllm" --mean-fault-s 120
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import _faults as faults
+from _proxy import Mode
 from _runs import (
     UNVALIDATED,
     Command,
@@ -48,8 +50,12 @@ SAMPLE_S = 1.0
 BLOCKS = 24
 """Means that a line is fitted to, of all lives together."""
 
-WARM_UP_S = 20.0
-"""Of each life: memory grows while caches fill."""
+WARM_UP_S = 60.0
+"""Of each life, from its first step on: memory grows while caches fill."""
+
+SETTINGS = (*LOCAL, *ENGINES, "async gym vllm")
+RARELY = "kill driver"
+"""Comes a quarter as often as each other fault: what leaks in a driver shows in long lives only."""
 
 KEEP_TOP_K = 2
 COMMAND_S = 300.0
@@ -134,7 +140,10 @@ class Soak:
     steps: list[Point] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
+    driver_memory: list[Point] = field(default_factory=list)
+    driver_life: int = 0
     life: int = 0
+    step_of_kill: int | None = 0
 
     def __post_init__(self) -> None:
         self.began = time.monotonic()
@@ -156,12 +165,12 @@ class Soak:
             *patient,
         )
         self.victim = faults.Victim(self._command("train"), self.run_dir, self.agent, COMMAND_S)
-        self.life_began = time.monotonic()
+        self.settled = math.inf
 
     def run(self, minutes: float, mean_fault_s: float) -> None:
         """Lets it run for so long, breaks it now and then, and ends it by a signal."""
         end = self.began + 60 * minutes
-        fault_at = self.began + WARM_UP_S + self.rng.expovariate(1 / mean_fault_s)
+        fault_at = self.began + self.rng.expovariate(1 / mean_fault_s)
         while time.monotonic() < end:
             self._sample()
             if not self.victim.runs:
@@ -189,31 +198,42 @@ class Soak:
         return Command(*arguments, output=self.folder / "output.txt")
 
     def _sample(self) -> None:
-        pids = [self.victim.command.pid, *descendants(self.victim.command.pid)]
-        used = sum(map(resident_bytes, pids)) / 2**20
-        now = time.monotonic()
-        if now - self.life_began > WARM_UP_S:
-            self.memory.append(Point(self.life, now - self.began, used))
+        now, driver = time.monotonic(), self.victim.command.pid
+        if self.step_of_kill is not None and self._step() > self.step_of_kill:
+            self.step_of_kill, self.settled = None, now + WARM_UP_S
+        if now > self.settled:
+            own = resident_bytes(driver) / 2**20
+            whole = own + sum(map(resident_bytes, descendants(driver))) / 2**20
+            self.driver_memory.append(Point(self.driver_life, now - self.began, own))
+            self.memory.append(Point(self.life, now - self.began, whole))
         if len(saved := saved_folders(self.run_dir)) > KEEP_TOP_K + 2:
             self.wrong.append(f"{len(saved)} checkpoints at once")
 
     def _break(self) -> None:
+        kinds = self._kinds()
+        weights = [1 if kind == RARELY else 4 for kind in kinds]
+        (kind,) = self.rng.choices(list(kinds), weights)
+        log.info("%6.0f s  %s, step %d", time.monotonic() - self.began, kind, self._step())
+        kinds[kind]()
+        self.done.append(kind)
+
+    def _kinds(self) -> dict[str, Callable[[], None]]:
         kinds: dict[str, Callable[[], None]] = {
-            "kill driver": self._kill_driver,
-            "kill generator": lambda: self._to("generator", faults.kill),
+            RARELY: self._kill_driver,
+            "kill generator": self._kill_generator,
             "stop generator": lambda: self._to("generator", self._stop),
             "stop driver": lambda: self._to("driver", self._stop),
         }
-        role = "environment" if "gym" in self.setting else "verifier"
-        kinds[f"stop {role}"] = lambda: self._to(role, self._stop)
+        if "gym" not in self.setting:
+            kinds["kill verifier"] = lambda: self._to("verifier", faults.kill)
+            kinds["stop verifier"] = lambda: self._to("verifier", self._stop)
+            return kinds
+        kinds["stop environment"] = lambda: self._to("environment", self._stop)
         if self.agent is not None:
             kinds["kill environment"] = self.agent.start
-        elif role == "verifier":
-            kinds["kill verifier"] = lambda: self._to("verifier", faults.kill)
-        kind = self.rng.choice(sorted(kinds))
-        kinds[kind]()
-        self.done.append(kind)
-        log.info("%6.0f s  %s, step %d", time.monotonic() - self.began, kind, self._step())
+            kinds["slow socket"] = lambda: self._disturb(Mode.SLOW)
+            kinds["reset socket"] = lambda: self._disturb(Mode.RESET)
+        return kinds
 
     def _to(self, role: str, what: Callable[[int], None]) -> None:
         pid = self.victim.find(role, self.rng)
@@ -223,10 +243,23 @@ class Soak:
     def _stop(self, pid: int) -> None:
         faults.stop(pid, self.rng.uniform(0.5, 4))
 
+    def _disturb(self, mode: Mode) -> None:
+        assert self.agent is not None, "asked for where there is one"
+        self.agent.disturb(mode, self.rng.uniform(0.5, 4))
+
+    def _kill_generator(self) -> None:
+        self._to("generator", faults.kill)
+        self._begin_life()
+
     def _kill_driver(self) -> None:
         self.victim.command.kill()
-        self.life, self.life_began = self.life + 1, time.monotonic()
+        self._begin_life()
+        self.driver_life += 1
         self.victim.command = self._command("resume")
+
+    def _begin_life(self) -> None:
+        self.life += 1
+        self.step_of_kill, self.settled = self._step(), math.inf
 
     def _end(self) -> None:
         faults.terminate(self.victim.command.pid)
@@ -277,7 +310,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--setting", default="async", choices=LOCAL + ENGINES)
+    parser.add_argument("--setting", default="async", choices=SETTINGS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--mean-fault-s", type=float, default=15.0, help="between two faults")
     parser.add_argument("--max-memory-slope", type=float, default=200.0, help="MiB per hour")
@@ -290,8 +323,10 @@ def main() -> int:
         finally:
             soak.close()
         soak.check()
-        log.info("%d steps, %d lives, %d faults", len(soak.steps), soak.life + 1, len(soak.done))
+        lives = f"{soak.driver_life + 1} lives of the driver, {soak.life + 1} of the generator"
+        log.info("%d steps, %s, %d faults", len(soak.steps), lives, len(soak.done))
         for name, points, most in (
+            ("driver in MiB", soak.driver_memory, arguments.max_memory_slope),
             ("memory in MiB", soak.memory, arguments.max_memory_slope),
             ("seconds per step", soak.steps, arguments.max_step_slope),
         ):
