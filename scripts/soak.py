@@ -160,6 +160,8 @@ class Soak:
             "grpo.max_num_epochs=null",
             "grpo.max_num_steps=1000000",
             "grpo.max_generation_failures=1000",
+            # A policy that hardly changes: its answers stay as long, its rewards as mixed.
+            "policy.optimizer.lr=1e-7",
             f"checkpointing.keep_top_k={KEEP_TOP_K}",
             *own,
             *patient,
