@@ -20,6 +20,7 @@ from rlrun.errors import CheckFailed, StorageError
 from rlrun.event_log import LogLine, LogReader
 from rlrun.interfaces import REGISTRY, Batching
 from rlrun.json_line import is_integer, parse_object
+from rlrun.retention import removed_up_to
 from rlrun.run_dir import RunDir
 from rlrun.scheduler import Outcome, Replay, Restored, Started
 from rlrun.scheduler.history import History
@@ -224,6 +225,12 @@ def _check_trained_files(run_dir: RunDir, history: History, report: AuditReport)
     steps = run_dir.trained_steps()
     if not steps:
         return
+    removed = removed_up_to(run_dir)
+    if removed:
+        report.notes.append(
+            f"trained/ keeps the newest steps only (logging.keep_trained_steps): files up to step "
+            f"{removed} were removed, and not compared"
+        )
     rows = history.rows_per_epoch
     step_of: dict[str, int] = {}
     found: set[int] = set()
@@ -254,7 +261,7 @@ def _check_trained_files(run_dir: RunDir, history: History, report: AuditReport)
             report.violations.append(
                 f"{path.name}: groups by epoch {dict(in_file)}, in events.jsonl {dict(batch)}"
             )
-    missing = sorted(set(history.steps) - found)
+    missing = sorted(step for step in set(history.steps) - found if step > removed)
     if missing:
         report.violations.append(f"trained/ has no file of step {missing[0]}")
 

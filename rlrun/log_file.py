@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""log.txt: everything that rlrun's loggers say, with times."""
+"""log.txt: everything that rlrun's loggers say, with times; the part before it in log.txt.1."""
 
 from __future__ import annotations
 
 import logging
 from contextlib import suppress
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from rlrun.atomic import storage_error
 
+MAX_BYTES = 64 * 2**20
+"""Of log.txt; at some 200 bytes per step that is more than most runs ever write."""
+
 _log = logging.getLogger(__name__)
 
 
-class LogFile(logging.FileHandler):
+class LogFile(RotatingFileHandler):
     """Handler of log.txt. A full disk costs the log, not the run."""
 
     _broken = False
@@ -25,7 +29,13 @@ class LogFile(logging.FileHandler):
             StorageError: The file cannot be opened.
         """
         try:
-            handler = cls(path, encoding="utf-8", errors="backslashreplace")
+            handler = cls(
+                path,
+                maxBytes=MAX_BYTES,
+                backupCount=1,
+                encoding="utf-8",
+                errors="backslashreplace",
+            )
         except OSError as error:
             raise storage_error(path, "open", error) from error
         handler.setLevel(logging.INFO)

@@ -10,6 +10,7 @@ import numpy as np
 
 from rlrun.config.schema import Logging
 from rlrun.records import TrainedLine, trained_line, validation_line, write_lines
+from rlrun.retention import keep_newest
 from rlrun.run_dir import RunDir
 from rlrun.types import Trajectory, TrajectoryGroup
 
@@ -27,7 +28,8 @@ class Recorder:
 
         Args:
             run_dir: Where to.
-            settings: ``trained`` and ``validation_rows`` say what is written.
+            settings: ``trained`` and ``validation_rows`` say what is written, and
+                ``keep_trained_steps`` for how long.
             prompt_text: The text of the tokens before a trajectory's first sampled one.
         """
         self._run_dir, self._settings = run_dir, settings
@@ -48,6 +50,8 @@ class Recorder:
             targets = target_steps or {}
             lines = self._trained_lines(batch, targets)
             write_lines(self._run_dir.trained_file(batch.step), lines)
+            if self._settings.keep_trained_steps is not None:
+                keep_newest(self._run_dir, self._settings.keep_trained_steps)
 
     def validation(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
         """Writes what a validation saw; ``step`` is the last finished one.

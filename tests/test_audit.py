@@ -19,6 +19,8 @@ from rlrun.batching.in_order import InOrder
 from rlrun.errors import CheckFailed, StorageError
 from rlrun.event_log import EventLog, truncate_after
 from rlrun.interfaces import Batching
+from rlrun.retention import keep_newest
+from rlrun.run_dir import RunDir
 from rlrun.scheduler import (
     Admit,
     Cancel,
@@ -305,6 +307,32 @@ def test_trained_files_must_tell_the_same(tmp_path: Path) -> None:
     assert any("did not complete" in note for note in report.notes)
     (folder / f"step_{next_step + 1:06d}.jsonl").write_text("")
     assert any("no such step" in text for text in audit(tmp_path).violations)
+
+
+def test_files_that_were_removed_on_purpose_are_told_from_lost_ones(tmp_path: Path) -> None:
+    record(tmp_path)
+    run_dir = RunDir(tmp_path)
+    first, *_, last = run_dir.trained_steps()
+    keep_newest(run_dir, 3)
+    assert run_dir.trained_steps() == [last - 2, last - 1, last] and first == 1
+    report = audit(tmp_path)
+    assert report.ok
+    assert any(f"files up to step {last - 3} were removed" in note for note in report.notes)
+
+    run_dir.trained_file(last - 1).unlink()
+    assert f"trained/ has no file of step {last - 1}" in audit(tmp_path).violations
+    (tmp_path / "trained" / "removed.json").unlink()
+    assert "trained/ has no file of step 1" in audit(tmp_path).violations
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"up_to_step": true}', '{"up_to_step": -1}'])
+def test_broken_record_of_what_was_removed_is_an_error_of_storage(
+    tmp_path: Path, text: str
+) -> None:
+    record(tmp_path)
+    (tmp_path / "trained" / "removed.json").write_text(text)
+    with pytest.raises(StorageError, match=r"removed.json"):
+        audit(tmp_path)
 
 
 def test_broken_trained_file_is_an_error_of_storage(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from rlrun.batch import Batch, Masked, Sample
 from rlrun.config.schema import Logging
 from rlrun.recorder import Recorder
 from rlrun.records import read_trained, read_validation
+from rlrun.retention import removed_up_to
 from rlrun.run_dir import RunDir
 from rlrun.types import Prompt, Row, StopReason, Trajectory, TrajectoryGroup, VersionSpan
 from tests.factories import config
@@ -67,6 +68,17 @@ def test_values_of_sampled_tokens_lie_at_their_places(tmp_path: Path) -> None:
     assert (first["reward"], first["unfiltered_reward"], first["target_step"]) == (0.5, 1.0, 4)
     assert first["agent_ref"] == {"name": "math"} and first["prompt"] == "text of 1 tokens"
     assert [line["sample_index"] for line in read_validation(run.validation_file(2))] == [0, 1]
+
+
+def test_files_of_the_newest_steps_alone_are_kept(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path)
+    recorder = Recorder(run, config("logging.keep_trained_steps=2").logging, lambda one: "")
+    samples = (sample_of(0, None),)
+    group = TrajectoryGroup(PROMPT, (samples[0].trajectory,))
+    for step in (1, 2, 3, 4, 3):
+        recorder.trained(Batch(step, (group,), samples))
+    assert run.trained_steps() == [3, 4] and removed_up_to(run) == 2
+    run.close()
 
 
 def test_nothing_is_written_where_the_settings_say_so(tmp_path: Path) -> None:

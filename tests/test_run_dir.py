@@ -181,6 +181,21 @@ def test_log_holds_what_loggers_say_until_the_run_is_closed(tmp_path: Path) -> N
     assert "too late" not in text
 
 
+def test_a_long_log_goes_on_in_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlrun.log_file.MAX_BYTES", 1000)
+    logger = logging.getLogger("rlrun.test")
+    with RunDir.create(tmp_path) as run:
+        run.open_log()
+        for number in range(100):
+            logger.info("step %d", number)
+    files = sorted(path.name for path in tmp_path.glob("log.txt*"))
+    assert files == ["log.txt", "log.txt.1"]
+    assert all((tmp_path / name).stat().st_size <= 1000 for name in files)
+    text = (tmp_path / "log.txt.1").read_text() + run.log.read_text()
+    told = [int(line.rpartition(" ")[2]) for line in text.splitlines()]
+    assert told == list(range(100 - len(told), 100)) and len(told) > 10
+
+
 def test_a_log_that_cannot_be_written_is_said_once_and_does_not_raise(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -335,6 +335,7 @@ class Logging:
 
     tensorboard: bool
     trained: bool
+    keep_trained_steps: int | None = setting(ge=1)
     validation_rows: bool
     wandb: Wandb
     mlflow: Mlflow

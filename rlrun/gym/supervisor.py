@@ -13,6 +13,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 POLL_S, GRACE_S = 0.2, 3.0
+MAX_LOG_BYTES = 64 * 2**20
 
 
 def prctl(option: int, value: int) -> None:
@@ -63,6 +65,22 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def bound(logs: list[Path]) -> None:
+    """Moves what a log holds to NAME.1 once it is large, where it replaces what was there.
+
+    The server goes on writing to the same file, at its end. What it writes between the copy and the
+    cut is lost. A log that cannot be shortened is said once, and left out from then on.
+    """
+    for log in list(logs):
+        try:
+            if log.stat().st_size > MAX_LOG_BYTES:
+                shutil.copyfile(log, log.with_name(f"{log.name}.1"))
+                os.truncate(log, 0)
+        except OSError as error:
+            logs.remove(log)
+            sys.stderr.write(f"{log} cannot be shortened: {error.strerror}\n")
+
+
 def send(pids: list[int], number: signal.Signals, *, groups: bool = False) -> None:
     """A signal to processes, or to their groups, those that are gone left out."""
     for pid in pids:
@@ -101,13 +119,16 @@ def main() -> None:
         over = True
 
     signal.signal(signal.SIGTERM, stop)
-    servers = {server["name"]: start(server) for server in json.loads(sys.stdin.readline())}
+    wanted = json.loads(sys.stdin.readline())
+    servers = {server["name"]: start(server) for server in wanted}
+    logs = [Path(server["log"]) for server in wanted]
     told: set[str] = set()
     try:
         while not over:
             readable, _, _ = select.select([sys.stdin], [], [], POLL_S)
             if readable and not os.read(sys.stdin.fileno(), 4096):
                 break
+            bound(logs)
             for name, process in servers.items():
                 if name not in told and process.poll() is not None:
                     told.add(name)

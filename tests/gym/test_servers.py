@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.gym import servers
+from rlrun.gym import servers, supervisor
 from rlrun.gym.servers import RAY_ADDRESS, Plan, Server, Servers, resolve_for_ray
 
 OURS = (metadata.version("ray"), platform.python_version())
@@ -41,6 +41,21 @@ def test_a_ray_of_another_version_is_not_joined_and_that_is_said(
     assert (RAY_ADDRESS in asked[-1]) == joins
     assert asked[-1]["a"] == 1
     assert ("start their own" in caplog.text) != joins
+
+
+def test_a_long_log_is_cut_under_the_server_that_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(supervisor, "MAX_LOG_BYTES", 10)
+    log, lost = tmp_path / "a.log", tmp_path / "lost.log"
+    logs = [log, lost]
+    with log.open("ab", buffering=0) as server:
+        for text in (b"short", b" and long\n", b"new\n"):
+            server.write(text)
+            supervisor.bound(logs)
+    assert (tmp_path / "a.log.1").read_bytes() == b"short and long\n"
+    assert log.read_bytes() == b"new\n"
+    assert logs == [log] and capsys.readouterr().err.count("lost.log") == 1
 
 
 def test_a_failure_is_explained_by_the_servers_behind_its_agent(tmp_path: Path) -> None:
