@@ -18,9 +18,9 @@ from rlrun.derived import is_ordered, scheduler_settings
 from rlrun.evaluate import Evaluator
 from rlrun.event_log import EventLog, truncate_after
 from rlrun.grpo.decisions import Decisions
+from rlrun.grpo.parts import Parts
 from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver, read_state
-from rlrun.grpo.trainer import Parts
 from rlrun.inputs import Inputs
 from rlrun.interfaces import Environment, Generator, RunningCluster
 from rlrun.logs import MetricsLogger
