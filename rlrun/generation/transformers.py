@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
-from rlrun.compute import compute, finish
+from rlrun.compute import compute, finish_computing
 from rlrun.errors import GenerationError
 from rlrun.interfaces import (
     Abandoned,
@@ -128,7 +128,7 @@ class TransformersGenerator(OnLearnersModel):
     async def close(self) -> None:
         """Returns after the batch that may be on its way."""
         self._closed = True
-        await finish()
+        await finish_computing()
 
 
 def sampled_tokens(future: asyncio.Future[list[Completion]]) -> int:

@@ -7,7 +7,7 @@ import logging
 import time
 
 from rlrun.batch import Batch
-from rlrun.compute import compute, finish
+from rlrun.compute import compute, finish_computing
 from rlrun.errors import (
     EnvironmentDown,
     GenerationError,
@@ -88,7 +88,7 @@ class Trainer:
                 await compute(self.parts.saver.finish)
             finally:
                 # Whatever a cancelled verb left to the learner.
-                await finish()
+                await finish_computing()
         ended = self.decisions.ended
         assert ended is not None, "a schedule returns only at the end"
         if ended.reason == INTERRUPTED and self.parts.stop.signal_number is not None:
