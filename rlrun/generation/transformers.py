@@ -62,7 +62,8 @@ class TransformersGeneration(Generation):
         return ContinuousGenerator(ContinuousBatch(sampler, self.max_batch_size))
 
     def _process(self, inputs: GeneratorInputs) -> Generator:
-        from rlrun.generation.process import ProcessGenerator, StartUp
+        from rlrun.generation.process import ProcessGenerator
+        from rlrun.generation.process_pipe import StartUp
 
         start_up = StartUp(
             policy=inputs.policy,
