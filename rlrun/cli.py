@@ -27,13 +27,20 @@ app = typer.Typer(
 )
 
 # In the order in which --help lists them.
-for command in (run.train, run.resume, run.check, run.config, run.recipes):
-    app.command()(command)
+app.command()(run.train)
+app.command()(run.resume)
+app.command()(run.check)
+app.command()(run.config)
+app.command()(run.recipes)
 app.command()(policy.score)
 app.command(name="eval")(policy.evaluate)
 app.command()(policy.export)
-for command in (look.audit, look.view, look.report, look.plot, simulate.simulate, nightly.nightly):
-    app.command()(command)
+app.command()(look.audit)
+app.command()(look.view)
+app.command()(look.report)
+app.command()(look.plot)
+app.command()(simulate.simulate)
+app.command()(nightly.nightly)
 app.add_typer(gym.gym)
 
 
