@@ -38,6 +38,8 @@ from rlrun.terminal import plain_console
 from rlrun.types import TrajectoryGroup
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from rlrun.serve.server import PolicyServer
 
 
@@ -159,19 +161,7 @@ async def _run(
         model, adapter = await compute(policy.load, device_of(config))
         if adapter is not None:
             adapter.merge()
-        inputs = generator_inputs(
-            config,
-            model=model,
-            weights=lambda: iter(saved_tensors(model).items()),
-            renderer=renderer,
-            num_threads=thread_counts(config, available_cores())[1],
-            folder=None,
-            trained=False,
-        )
-        announcement = config.generation.announcement(inputs)
-        if announcement:
-            console.say([announcement])
-        generator = await config.generation.start(inputs)
+        generator = await _start_generator(config, model, renderer, console)
         await generator.refit(policy.step)
         # Engines with weights of their own must have those of the policy; others need no proof.
         await Probe(
@@ -193,6 +183,24 @@ async def _run(
         if generator is not None:
             await generator.close()
         await environment.close()
+
+
+async def _start_generator(
+    config: RunConfig, model: PreTrainedModel, renderer: Renderer, console: Console
+) -> Generator:
+    inputs = generator_inputs(
+        config,
+        model=model,
+        weights=lambda: iter(saved_tensors(model).items()),
+        renderer=renderer,
+        num_threads=thread_counts(config, available_cores())[1],
+        folder=None,
+        trained=False,
+    )
+    announcement = config.generation.announcement(inputs)
+    if announcement:
+        console.say([announcement])
+    return await config.generation.start(inputs)
 
 
 async def _serve(
