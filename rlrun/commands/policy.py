@@ -51,7 +51,7 @@ def evaluate(
     """
     from rlrun.console import Console
     from rlrun.eval_command import evaluate as run
-    from rlrun.eval_command import print_report
+    from rlrun.eval_report import print_report
 
     with Console(sys.stderr) as console:
         report = run(
