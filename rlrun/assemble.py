@@ -11,9 +11,8 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.checkpoint import Loaded as LoadedCheckpoint
-from rlrun.checkpoint import load_checkpoint, saved_steps
-from rlrun.compute import run
+from rlrun.checkpoint import LoadedCheckpoint, load_checkpoint, saved_steps
+from rlrun.compute import compute_blocking
 from rlrun.config import Loaded, load
 from rlrun.config.origin_record import origin_record
 from rlrun.config.schema import RunConfig
@@ -37,7 +36,7 @@ from rlrun.signals import StopSignal
 from rlrun.status import RunState
 from rlrun.timeline import Timeline, TimelineFile
 from rlrun.unread import said, unread_keys
-from rlrun.wiring import Books, Live, Wiring, decisions_at
+from rlrun.wiring import Live, Progress, Wiring, decisions_at
 
 if TYPE_CHECKING:
     from rlrun.serve.server import PolicyServer
@@ -243,14 +242,14 @@ class _Run:
             stack.callback(file.close)
             timeline = Timeline(variant_of(self.config.env))
             live.generator.at_work = timeline.engine
-            books = Books(decisions, metrics, ReplayBuffer(), MismatchGuard(), timeline, file)
+            progress = Progress(decisions, metrics, ReplayBuffer(), MismatchGuard(), timeline, file)
             if checkpoint is not None:
                 state = read_state(checkpoint.path)
-                books.guard.bad_steps = state["bad_steps"]
-                run(live.cluster.learner.load, checkpoint.path)
+                progress.guard.bad_steps = state["bad_steps"]
+                compute_blocking(live.cluster.learner.load, checkpoint.path)
                 restore_randomness(checkpoint.path, state)
-                restore_buffer(checkpoint.path, books.buffer, decisions.scheduler, stream)
-            wiring = Wiring(self.config, self.inputs, self.run_dir, live, books)
+                restore_buffer(checkpoint.path, progress.buffer, decisions.scheduler, stream)
+            wiring = Wiring(self.config, self.inputs, self.run_dir, live, progress)
             parts = wiring.parts(self.console, self.stop)
             trainer = Trainer(parts, self.step)
             self.console.watch(parts.rollouts.activity)

@@ -34,7 +34,7 @@ _REPLACED = re.compile(r"\.(step_(\d+))\.replaced")
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedCheckpoint:
     """A checkpoint whose files were compared with its manifest.
 
     Attributes:
@@ -57,7 +57,7 @@ def saved_steps(root: Path) -> list[int]:
     return sorted(_folders(root))
 
 
-def load_checkpoint(root: Path, step: int | None = None) -> Loaded:
+def load_checkpoint(root: Path, step: int | None = None) -> LoadedCheckpoint:
     """The checkpoint of a step, or the newest one that is whole.
 
     A damaged one is passed over with a warning if no step was asked for.
@@ -79,7 +79,7 @@ def load_checkpoint(root: Path, step: int | None = None) -> Loaded:
             manifest = verify(folder)
             if manifest.step != candidate:
                 raise Damaged(f"it was saved as step {manifest.step}")
-            return Loaded(candidate, folder, manifest.metrics)
+            return LoadedCheckpoint(candidate, folder, manifest.metrics)
         except (Damaged, OSError) as error:
             damages.append(f"step {candidate}: {error}")
             if step is None:
@@ -130,7 +130,7 @@ class CheckpointStore:
         """The newest step that has a checkpoint, whole or not."""
         return max(saved_steps(self._root), default=None)
 
-    def load(self, step: int | None = None) -> Loaded:
+    def load(self, step: int | None = None) -> LoadedCheckpoint:
         """See ``load_checkpoint``."""
         return load_checkpoint(self._root, step)
 

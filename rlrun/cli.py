@@ -1,19 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands. No logic: each one reads its arguments and calls the module that does the work."""
+"""The program ``rlrun``: its commands, and how each of them ends.
+
+The commands are in commands/. They have no logic: each one reads its arguments and calls the
+module that does the work.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from pathlib import Path
-from typing import Annotated
 
 import typer
 from typer.exceptions import TyperException
 
-from rlrun.commands import look, simulate
-from rlrun.commands.arguments import AsJson, ConfigDir, Overrides, RunDirArgument, Strict
+from rlrun.commands import gym, look, nightly, policy, run, simulate
 from rlrun.errors import ConfigError, RlrunError, StorageError
 
 app = typer.Typer(
@@ -26,324 +26,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
-@app.command()
-def train(
-    overrides: Overrides = None,
-    config_dir: ConfigDir = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, start nothing (as rlrun check).")
-    ] = False,
-) -> None:
-    """Train a policy.
-
-    Example: rlrun train +recipe=quickstart grpo.max_num_steps=20
-    """
-    if dry_run:
-        check(overrides, config_dir)
-        return
-    from rlrun.config import load
-
-    loaded = load(overrides or [], config_dir)
-    from rlrun.assemble import train as run
-
-    run(loaded)
-
-
-@app.command()
-def resume(run_dir: RunDirArgument, overrides: Overrides = None) -> None:
-    """Go on with an interrupted run from its newest checkpoint.
-
-    Example: rlrun resume runs/quickstart/20261129-120000 grpo.max_num_steps=60
-    """
-    from rlrun.assemble import resume as run
-
-    run(run_dir, overrides or [])
-
-
-@app.command()
-def check(
-    overrides: Overrides = None,
-    config_dir: ConfigDir = None,
-    strict: Strict = False,
-    as_json: AsJson = False,
-) -> None:
-    """Check a run before it starts: configuration, data, model, rewards, sizes.
-
-    Example: rlrun check +recipe=quickstart
-    """
-    from rlrun.config import load
-
-    try:
-        loaded = load(overrides or [], config_dir)
-    except ConfigError as error:
-        if as_json:
-            # Only here, since it takes torch along.
-            from rlrun.preflight import problem_lines, to_json
-
-            _out(to_json(problem_lines(error)))
-        raise
-    from rlrun.preflight import exit_code, preflight, render, to_json
-
-    lines = preflight(loaded)
-    if as_json:
-        _out(to_json(lines))
-    else:
-        render(lines, sys.stdout)
-    raise typer.Exit(exit_code(lines, strict))
-
-
-@app.command()
-def config(
-    overrides: Overrides = None,
-    config_dir: ConfigDir = None,
-    origin: Annotated[bool, typer.Option("--origin", help="Where each value comes from.")] = False,
-    schema: Annotated[bool, typer.Option("--schema", help="JSON Schema of all keys.")] = False,
-    diff: Annotated[
-        tuple[str, str] | None,
-        typer.Option("--diff", help="Two recipes or config.yaml files to compare."),
-    ] = None,
-) -> None:
-    """Show the resolved run.
-
-    Example: rlrun config +recipe=quickstart --origin
-    """
-    from rlrun.config import load, schema_json, show
-
-    if schema:
-        _out(json.dumps(schema_json(), indent=2, ensure_ascii=False))
-    elif diff is not None:
-        _out(show.diff_text(*diff, config_dir=config_dir))
-    else:
-        loaded = load(overrides or [], config_dir)
-        _out(show.origin_text(loaded) if origin else loaded.yaml())
-
-
-@app.command()
-def recipes(name: Annotated[str | None, typer.Argument()] = None) -> None:
-    """List the recipes, or show one.
-
-    Example: rlrun recipes quickstart
-    """
-    from rlrun.config import show
-
-    _out(show.recipes_text(name))
-
-
-@app.command()
-def score(
-    file: Annotated[Path, typer.Argument(help='JSONL of {"response", "gold"} or stored rollouts.')],
-    overrides: Overrides = None,
-    config_dir: ConfigDir = None,
-) -> None:
-    """Score responses offline; one JSON line per row on stdout, in input order.
-
-    Example: rlrun score answers.jsonl env=math
-    """
-    from rlrun.stored import score as score_stored
-
-    typer.echo(str(score_stored(file, overrides or [], config_dir, sys.stdout)), err=True)
-
-
-@app.command(name="eval")
-def evaluate(
-    model_or_run: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL_OR_RUN",
-            help="A run directory, a model's folder, rlrun:tiny, or a model's name on the hub.",
-            show_default=False,
-        ),
-    ],
-    overrides: Overrides = None,
-    config_dir: ConfigDir = None,
-    step: Annotated[
-        int | None,
-        typer.Option(help="Checkpoint of the run; the newest whole one if unset."),
-    ] = None,
-    samples: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Samples per prompt; grpo.val_num_generations_per_prompt if unset."
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write the samples there, as JSON lines; a file there is replaced."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Evaluate a model or a run on data.validation: accuracy and pass@k with 95 % intervals.
-
-    Of a run, its own settings and newest checkpoint are used. A model needs a recipe or overrides
-    that say which data, environment and lengths. The table is on stderr, JSON on stdout.
-
-    Example: rlrun eval runs/quickstart/20261129-120000 --samples 8 --json
-
-    Example: rlrun eval rlrun:tiny +recipe=quickstart grpo.max_val_samples=100
-    """
-    from rlrun.console import Console
-    from rlrun.eval_command import evaluate as run
-    from rlrun.eval_command import print_report
-
-    with Console(sys.stderr) as console:
-        report = run(
-            model_or_run,
-            overrides or [],
-            console,
-            config_dir=config_dir,
-            step=step,
-            samples=samples,
-            out=out,
-        )
-    print_report(report, sys.stderr)
-    if as_json:
-        _out(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
-
-
-@app.command()
-def export(
-    run_dir: RunDirArgument,
-    destination: Annotated[
-        Path,
-        typer.Argument(
-            metavar="DEST", help="A folder that does not exist or is empty.", show_default=False
-        ),
-    ],
-    step: Annotated[
-        int | None, typer.Option(help="Checkpoint; the newest whole one if unset.")
-    ] = None,
-    merge: Annotated[
-        bool,
-        typer.Option(
-            "--merge/--adapter",
-            help="Of a LoRA run: the adapter added to the weights, or the adapter alone.",
-        ),
-    ] = True,
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32 or bfloat16.")] = "float32",
-) -> None:
-    """Write a run's policy as a Hugging Face folder that transformers and vLLM load.
-
-    Example: rlrun export runs/quickstart/20261129-120000 my-model --dtype bfloat16
-    """
-    from rlrun.console import Console
-    from rlrun.export import export as run
-
-    with Console(sys.stderr) as console:
-        run(run_dir, destination, console, step=step, merge=merge, dtype=dtype)
-
-
-@app.command()
-def audit(run_dir: RunDirArgument) -> None:
-    """Prove that every prompt of an epoch was used exactly once, over all restarts.
-
-    Example: rlrun audit runs/quickstart/20261129-120000
-    """
-    from rlrun.audit import audit as audit_run
-
-    report = audit_run(run_dir)
-    _out(report.text())
-    report.raise_if_failed()
-
-
-for command in (look.view, look.report, look.plot, simulate.simulate):
-    app.command()(command)
-
-
-@app.command()
-def nightly(
-    tier: Annotated[
-        str, typer.Option(help="Hardware of the runs: cpu, 1gpu, 1node or multinode.")
-    ] = "cpu",
-    recipes: Annotated[
-        str | None,
-        typer.Option(help="Recipes, separated by commas; all that have a nightly file if unset."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder of the nightly [default: nightly/DATE-TIME]; one that was interrupted "
-            "goes on."
-        ),
-    ] = None,
-    trend: Annotated[
-        Path | None,
-        typer.Option(help="The trend file [default: trend.jsonl beside the folder]"),
-    ] = None,
-    config_dir: ConfigDir = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the nightly files and list the runs.")
-    ] = False,
-) -> None:
-    """Run recipes as their nightly files say, and assert what they promise.
-
-    Exit code 1 if an assertion fails. The folder gets junit.xml, summary.md, and the run
-    directories; the summary is on stdout.
-
-    Example: rlrun nightly --tier cpu --recipes quickstart
-    """
-    from rlrun.nightly.command import default_out, nightly_command
-
-    chosen = None if recipes is None else [name.strip() for name in recipes.split(",")]
-    folder = default_out() if out is None else out
-    _out(nightly_command(tier, chosen, folder, trend, config_dir, dry_run=dry_run))
-
-
-gym = typer.Typer(
-    name="gym",
-    help="""NeMo Gym: make the environment that its servers run in, or run servers by themselves.
-
-    Example: rlrun gym setup
-    """,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(gym)
-
-
-@gym.command(name="setup")
-def gym_setup(
-    venv: Annotated[
-        Path, typer.Option(help="Folder of the virtual environment, as env.venv names it.")
-    ] = Path(".gym-venv"),
-    python: Annotated[
-        str | None, typer.Option(help="Interpreter to make it with; rlrun's own if unset.")
-    ] = None,
-) -> None:
-    """Make the virtual environment of NeMo Gym's servers, by pip: two minutes, 1 GB.
-
-    Example: rlrun gym setup --venv .gym-venv
-    """
-    from rlrun.gym.setup import set_up
-
-    set_up(venv, python, _err)
-
-
-@gym.command(name="serve")
-def gym_serve(
-    overrides: Overrides = None,
-    config_dir: ConfigDir = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(help="Run directory whose policy the agents ask; waited for if need be."),
-    ] = None,
-) -> None:
-    """Run the servers of a recipe's env.config_paths until Ctrl-C; JSON says where they are.
-
-    Example: rlrun gym serve +recipe=gym_quickstart --run runs/mine
-    """
-    from rlrun.gym.serve import serve
-
-    serve(overrides or [], config_dir, run, _err, _out)
-
-
-def _err(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-def _out(text: str) -> None:
-    typer.echo(text)
+# In the order in which --help lists them.
+app.command()(run.train)
+app.command()(run.resume)
+app.command()(run.check)
+app.command()(run.config)
+app.command()(run.recipes)
+app.command()(policy.score)
+app.command(name="eval")(policy.evaluate)
+app.command()(policy.export)
+app.command()(look.audit)
+app.command()(look.view)
+app.command()(look.report)
+app.command()(look.plot)
+app.command()(simulate.simulate)
+app.command()(nightly.nightly)
+app.add_typer(gym.gym)
 
 
 def command_names() -> list[str]:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlrun.advantage.group import zero_variance
 from rlrun.deadlines import Deadline
 from rlrun.errors import GenerationError, GenerationTimeout
+from rlrun.group_end import GroupEnd, agent_name, judge, shares, span_of
 from rlrun.interfaces import Abandoned
 from rlrun.prompts import PromptStream
 from rlrun.replay_buffer import ReplayBuffer
@@ -26,21 +26,9 @@ from rlrun.scheduler.events import (
     TokensGenerated,
     Verdict,
 )
-from rlrun.stragglers import GroupSpan
 from rlrun.types import Prompt, TrajectoryGroup
 
 log = logging.getLogger(__name__)
-
-Report = GroupFinished | GroupFailed | GroupCancelled
-"""How an attempt at a group ended."""
-
-
-_OUTCOMES: Mapping[type[Report], str] = {
-    GroupFinished: "finished",
-    GroupFailed: "failed",
-    GroupCancelled: "cancelled",
-}
-
 
 LOOK_S = 1.0
 """Seconds after which it is looked again, at the latest, for groups past their deadline."""
@@ -92,8 +80,8 @@ class Collector:
         self.drop_without_signal = drop_without_signal
         self.deadline = deadline
         self.dropped: list[TrajectoryGroup] = []
-        self._in_flight: dict[asyncio.Task[list[Report]], InFlight] = {}
-        self._tasks: dict[tuple[int, int], asyncio.Task[list[Report]]] = {}
+        self._in_flight: dict[asyncio.Task[list[GroupEnd]], InFlight] = {}
+        self._tasks: dict[tuple[int, int], asyncio.Task[list[GroupEnd]]] = {}
         self._next_look: asyncio.TimerHandle | None = None
         self._events: list[Event] = []
         self._lost: list[TokensGenerated] = []
@@ -185,7 +173,7 @@ class Collector:
         """Time so far in which at least one group was in flight."""
         return self._busy_s + (time.monotonic() - self._busy_since if self._in_flight else 0.0)
 
-    def _done(self, task: asyncio.Task[list[Report]]) -> None:
+    def _done(self, task: asyncio.Task[list[GroupEnd]]) -> None:
         call = self._in_flight.pop(task)
         for admit in call.admits:
             del self._tasks[admit.position, admit.attempt]
@@ -227,7 +215,7 @@ class Collector:
                     task.cancel()
         self._next_look = asyncio.get_running_loop().call_later(wait, self._look)
 
-    async def _call(self, in_flight: InFlight) -> list[Report]:
+    async def _call(self, in_flight: InFlight) -> list[GroupEnd]:
         call = in_flight.admits
         jobs = [
             Job(prompt, self.num_samples, admit.attempt)
@@ -244,7 +232,7 @@ class Collector:
             groups = await self.rollout.run(jobs)
         except GenerationTimeout as error:
             log.warning("%s", error)
-            ends = tuple(zip(call, _shares(error.tokens, len(call)), strict=True))
+            ends = tuple(zip(call, shares(error.tokens, len(call)), strict=True))
             text = f"timeout: {error}"
             return [GroupFailed(a.position, a.attempt, text, tokens) for a, tokens in ends]
         except GenerationError as error:
@@ -253,42 +241,37 @@ class Collector:
             return []
         except asyncio.CancelledError as error:
             sampled = error.tokens if isinstance(error, Abandoned) else 0
-            ends = tuple(zip(call, _shares(sampled, len(call)), strict=True))
+            ends = tuple(zip(call, shares(sampled, len(call)), strict=True))
             if in_flight.overdue is None:
                 return [GroupCancelled(a.position, a.attempt, tokens) for a, tokens in ends]
             text = f"timeout: no result within {in_flight.overdue:.3g} s"
             log.warning("%s: %s", ", ".join(job.prompt.prompt_id for job in jobs), text)
             return [GroupFailed(a.position, a.attempt, text, tokens) for a, tokens in ends]
-        return [self._judge(admit, group) for admit, group in zip(call, groups, strict=True)]
+        return [self._keep(admit, group) for admit, group in zip(call, groups, strict=True)]
 
-    def _note(self, call: InFlight, reports: Sequence[Report]) -> None:
+    def _keep(self, admit: Admit, group: TrajectoryGroup) -> GroupEnd:
+        """Puts a group where it belongs; one of no use is not kept."""
+        end = judge(admit, group, self.scored_needed, self.drop_without_signal)
+        if isinstance(end, GroupFinished):
+            if end.verdict is Verdict.NO_SIGNAL:
+                self.dropped.append(group)
+            else:
+                self.buffer.put(group)
+        return end
+
+    def _note(self, call: InFlight, ends: Sequence[GroupEnd]) -> None:
         """Enters the ends of a call's groups into the timeline."""
         timeline, now = self.rollout.timeline, time.monotonic()
         prompts = {prompt.position: prompt for prompt in call.prompts}
-        for report in reports:
-            prompt = prompts[report.position]
-            group, outcome = None, _OUTCOMES[type(report)]
-            if isinstance(report, GroupFinished):
-                if report.verdict is Verdict.NO_SIGNAL:
-                    group, outcome = self._dropped_at(report.position), "no_signal"
-                else:
-                    group = self.buffer.get(report.position)
-            trajectories = () if group is None else group.trajectories
-            timeline.ended(
-                GroupSpan(
-                    position=report.position,
-                    attempt=report.attempt,
-                    prompt_id=prompt.prompt_id,
-                    environment=agent_name(prompt.row.payload) or timeline.environment,
-                    start=call.started,
-                    end=now,
-                    outcome=outcome,
-                    tokens=report.tokens,
-                    longest=max((t.num_sampled for t in trajectories), default=0),
-                    turns=max((t.turns for t in trajectories), default=0),
-                    env_s=0.0 if group is None else group.env_seconds,
-                )
-            )
+        for end in ends:
+            group = None
+            if isinstance(end, GroupFinished):
+                is_dropped = end.verdict is Verdict.NO_SIGNAL
+                find = self._dropped_at if is_dropped else self.buffer.get
+                group = find(end.position)
+            prompt = prompts[end.position]
+            environment = agent_name(prompt.row.payload) or timeline.environment
+            timeline.ended(span_of(end, group, prompt, environment, call.started, now))
 
     def _dropped_at(self, position: int) -> TrajectoryGroup | None:
         """The group without signal of a position, until it is handed out."""
@@ -298,7 +281,7 @@ class Collector:
         """An engine takes all its calls with it; that is one failure and not one for each."""
         if not self._lost:
             asyncio.get_running_loop().call_soon(self._report_lost, str(error))
-        for admit, tokens in zip(call, _shares(error.tokens, len(call)), strict=True):
+        for admit, tokens in zip(call, shares(error.tokens, len(call)), strict=True):
             self._lost.append(TokensGenerated(admit.position, admit.attempt, tokens))
 
     def _report_lost(self, error: str) -> None:
@@ -306,46 +289,3 @@ class Collector:
         self._events += [event for event in lost if event.tokens]
         self._events.append(EnginesLost(tuple(event.position for event in lost), error))
         self._arrived.set()
-
-    def _judge(self, admit: Admit, group: TrajectoryGroup) -> Report:
-        """A group with too few scored samples is of no use."""
-        failures = [t.failure for t in group.trajectories if t.failure is not None]
-        scored = sum(t.failure is None and not t.flagged for t in group.trajectories)
-        if failures:
-            log.warning(
-                "prompt %s: %d of %d samples failed, the first by %s: %s",
-                group.prompt.prompt_id,
-                len(failures),
-                len(group.trajectories),
-                failures[0].kind,
-                failures[0].message,
-            )
-        if scored < self.scored_needed:
-            flagged = sum(t.flagged for t in group.trajectories)
-            error = f"{flagged} of {len(group.trajectories)} samples are flagged by the environment"
-            if failures:
-                error = f"{failures[0].kind}: {failures[0].message}"
-            return GroupFailed(admit.position, admit.attempt, error, group.num_sampled)
-        verdict = Verdict.KEEP
-        if self.drop_without_signal and zero_variance(
-            [t.reward for t in group.trajectories if not t.flagged]
-        ):
-            verdict = Verdict.NO_SIGNAL
-            self.dropped.append(group)
-        else:
-            self.buffer.put(group)
-        return GroupFinished(
-            admit.position, admit.attempt, group.oldest_version, group.num_sampled, verdict
-        )
-
-
-def _shares(tokens: int, groups: int) -> tuple[int, ...]:
-    """What a call sampled, by group: told apart only where it has one; the sum is what counts."""
-    return (tokens, *(0 for _ in range(groups - 1)))
-
-
-def agent_name(payload: Mapping[str, object]) -> str:
-    """What a row calls its agent; "" if it names none."""
-    agent = payload.get("agent_ref")
-    name = agent.get("name") if isinstance(agent, Mapping) else agent
-    return name if isinstance(name, str) else ""

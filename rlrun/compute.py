@@ -29,7 +29,7 @@ def use_threads(count: int) -> None:
     torch.set_num_threads(1)
     # A thread reads the count when it first computes, and then keeps it.
     torch.get_num_threads()
-    run(torch.set_num_threads, count)
+    compute_blocking(torch.set_num_threads, count)
 
 
 def submit(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -37,7 +37,7 @@ def submit(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]
     return _thread.submit(work, *args, **kwargs)
 
 
-def run(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def compute_blocking(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """What ``work`` returns or raises; blocks until then."""
     return submit(work, *args, **kwargs).result()
 
@@ -48,6 +48,6 @@ async def compute(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return await asyncio.get_running_loop().run_in_executor(_thread, call)
 
 
-async def finish() -> None:
+async def finish_computing() -> None:
     """Returns when everything that was submitted is done."""
     await compute(lambda: None)

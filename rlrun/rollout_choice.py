@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from rlrun.agent_rollout import AgentRollout
 from rlrun.config.schema import RunConfig
 from rlrun.derived import rollout_settings
 from rlrun.interfaces import AgentEnvironment, Environment, Generator
 from rlrun.renderer import Renderer
 from rlrun.rollout import Rollout, RolloutRunner
+from rlrun.rollout.agents import AgentRollout
 from rlrun.timeline import Timeline
 
 

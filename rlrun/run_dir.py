@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run directory: where each thing of a run lies, who may write there, and what state it is in.
+"""The run directory: who may write there, and what state it is in.
 
-docs/run_directory.md describes the layout for users. Moving away what lies beyond a checkpoint is
-in supersede.py.
+Where each thing lies is in run_paths.py. Moving away what lies beyond a checkpoint is in
+supersede.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,18 +20,18 @@ from rlrun.errors import StorageError
 from rlrun.json_line import is_text, parse_object
 from rlrun.log_file import LogFile
 from rlrun.run_lock import RunLock, is_locked
+from rlrun.run_paths import RunPaths
 from rlrun.status import RunState, Status, read_status, write_status
 from rlrun.supersede import free_name, move_beyond, warn_of_lost_steps
 
 _log = logging.getLogger(__name__)
 
-_STEP_FILE = re.compile(r"step_(\d+)\.jsonl")
 _LOCK = "run.lock"
 _ORIGIN = ("value", "from", "where")
 
 
-class RunDir:
-    """Paths of a run directory. Made by ``create``, ``resume`` (both hold the lock) or ``read``."""
+class RunDir(RunPaths):
+    """A run directory. Made by ``create``, ``resume`` (both hold the lock) or ``read``."""
 
     def __init__(self, root: Path, lock: RunLock | None = None) -> None:
         """Names the folder; ``create``, ``resume`` and ``read`` check it as well.
@@ -41,7 +40,7 @@ class RunDir:
             root: The folder.
             lock: Held while this process may write.
         """
-        self.root = root
+        super().__init__(root)
         self._lock = lock
         self._log_file: LogFile | None = None
 
@@ -133,94 +132,6 @@ class RunDir:
     ) -> None:
         """Calls ``close``."""
         self.close()
-
-    # --- paths ------------------------------------------------------------------------------------
-
-    @property
-    def config(self) -> Path:
-        """The resolved configuration."""
-        return self.root / "config.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        """A line of metrics per step."""
-        return self.root / "metrics.jsonl"
-
-    @property
-    def timeline(self) -> Path:
-        """Who did what and when, a line per step; all of it depends on the clock."""
-        return self.root / "timeline.jsonl"
-
-    @property
-    def origins(self) -> Path:
-        """Where each value of config.yaml came from."""
-        return self.root / "origins.json"
-
-    @property
-    def events(self) -> Path:
-        """The scheduler's event log."""
-        return self.root / "events.jsonl"
-
-    @property
-    def status(self) -> Path:
-        """State and reason, for job schedulers."""
-        return self.root / "status.json"
-
-    @property
-    def http_server(self) -> Path:
-        """Address and key of the HTTP server, while it runs; for the owner's eyes."""
-        return self.root / "http_server.json"
-
-    @property
-    def log(self) -> Path:
-        """What was said, with times."""
-        return self.root / "log.txt"
-
-    @property
-    def report(self) -> Path:
-        """The HTML report."""
-        return self.root / "report.html"
-
-    @property
-    def tensorboard(self) -> Path:
-        """Folder of TensorBoard event files."""
-        return self.root / "tensorboard"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of checkpoints."""
-        return self.root / "checkpoints"
-
-    @property
-    def trained(self) -> Path:
-        """Folder with one file of trained trajectories per step."""
-        return self.root / "trained"
-
-    @property
-    def validation(self) -> Path:
-        """Folder with one file of scored responses per validation."""
-        return self.root / "validation"
-
-    @property
-    def superseded(self) -> Path:
-        """Folder of what resumes moved away."""
-        return self.root / "superseded"
-
-    def trained_file(self, step: int) -> Path:
-        """What was trained in a step."""
-        return self.trained / f"step_{step:06d}.jsonl"
-
-    def validation_file(self, step: int) -> Path:
-        """What the validation after a step saw."""
-        return self.validation / f"step_{step:06d}.jsonl"
-
-    def trained_steps(self) -> list[int]:
-        """Steps that have a file in trained/, ascending."""
-        return _step_files(self.trained)
-
-    def validation_steps(self) -> list[int]:
-        """Steps that have a file in validation/, ascending."""
-        return _step_files(self.validation)
 
     # --- content ----------------------------------------------------------------------------------
 
@@ -343,13 +254,3 @@ def _refuse_foreign(root: Path) -> None:
             f"the folder is not empty (it holds {others[0]!r})",
             "Choose a run_dir that does not exist yet",
         )
-
-
-def _step_files(folder: Path) -> list[int]:
-    try:
-        names = [path.name for path in folder.iterdir()]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise storage_error(folder, "list", error) from error
-    return sorted(int(m.group(1)) for name in names if (m := _STEP_FILE.fullmatch(name)))

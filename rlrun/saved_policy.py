@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from rlrun.checkpoint import Loaded as LoadedCheckpoint
-from rlrun.checkpoint import load_checkpoint
+from rlrun.checkpoint import LoadedCheckpoint, load_checkpoint
 from rlrun.config import load
 from rlrun.config.paths import expand, is_dir, is_file
 from rlrun.config.schema import RunConfig

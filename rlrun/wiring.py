@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlrun.checkpoint import CheckpointStore
-from rlrun.checkpoint import Loaded as LoadedCheckpoint
+from rlrun.checkpoint import CheckpointStore, LoadedCheckpoint
 from rlrun.collector import Collector
 from rlrun.config import parse_duration
 from rlrun.config.schema import RunConfig
@@ -18,9 +17,9 @@ from rlrun.derived import is_ordered, scheduler_settings
 from rlrun.evaluate import Evaluator
 from rlrun.event_log import EventLog, truncate_after
 from rlrun.grpo.decisions import Decisions
+from rlrun.grpo.parts import Parts
 from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver, read_state
-from rlrun.grpo.trainer import Parts
 from rlrun.inputs import Inputs
 from rlrun.interfaces import Environment, Generator, RunningCluster
 from rlrun.logs import MetricsLogger
@@ -55,7 +54,7 @@ class Live:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class Progress:
     """What a run keeps and a checkpoint restores, weights apart."""
 
     decisions: Decisions
@@ -96,24 +95,24 @@ class Wiring:
         inputs: Tokenizer and prompts.
         run_dir: Where it writes.
         live: What it asks.
-        books: What it keeps.
+        progress: What it keeps.
     """
 
     config: RunConfig
     inputs: Inputs
     run_dir: RunDir
     live: Live
-    books: Books
+    progress: Progress
 
     def parts(self, console: Console, stop: StopSignal) -> Parts:
         """The parts, wired; ``stop`` tells of signals, ``console`` is told what happens."""
-        config, live, books = self.config, self.live, self.books
+        config, live, progress = self.config, self.live, self.progress
         limit = config.checkpointing.checkpoint_must_save_by
         return Parts(
             config=config,
             run_dir=self.run_dir,
             rollouts=Rollouts(
-                books.decisions, self._collector(), config.grpo.no_progress_timeout_s
+                progress.decisions, self._collector(), config.grpo.no_progress_timeout_s
             ),
             prepare=self._preparation(),
             learner=live.cluster.learner,
@@ -124,8 +123,8 @@ class Wiring:
             evaluator=self._evaluator(),
             saver=self._saver(),
             records=self._recorder(),
-            metrics=books.metrics,
-            timeline_file=books.timeline_file,
+            metrics=progress.metrics,
+            timeline_file=progress.timeline_file,
             console=console,
             stop=stop,
             time_limit=TimeLimit(parse_duration(limit) if limit is not None else None),
@@ -139,7 +138,7 @@ class Wiring:
             self.live.generator,
             self.live.environment,
             training=training,
-            timeline=self.books.timeline,
+            timeline=self.progress.timeline,
         )
 
     def _collector(self) -> Collector:
@@ -148,7 +147,7 @@ class Wiring:
         return Collector(
             rollout,
             self.inputs.stream,
-            self.books.buffer,
+            self.progress.buffer,
             num_samples=grpo.num_generations_per_prompt,
             scored_needed=self.config.env.scored_needed(grpo.num_generations_per_prompt),
             drop_without_signal=grpo.use_dynamic_sampling,
@@ -168,7 +167,7 @@ class Wiring:
             correction=config.correction,
             max_new_tokens=config.generation.max_new_tokens,
             asynchronous=not is_ordered(config),
-            guard=self.books.guard,
+            guard=self.progress.guard,
             penalties=self._penalties(),
         )
 
@@ -210,17 +209,17 @@ class Wiring:
         )
 
     def _saver(self) -> Saver:
-        config, books = self.config, self.books
+        config, progress = self.config, self.progress
         return Saver(
             store=CheckpointStore(self.run_dir.checkpoints, config.checkpointing),
             learner=self.live.cluster.learner,
             tokenizer=self.inputs.renderer.tokenizer,
-            scheduler=books.decisions.scheduler,
+            scheduler=progress.decisions.scheduler,
             stream=self.inputs.stream,
-            buffer=books.buffer,
-            guard=books.guard,
-            event_log=books.decisions.event_log,
-            metrics=books.metrics,
+            buffer=progress.buffer,
+            guard=progress.guard,
+            event_log=progress.decisions.event_log,
+            metrics=progress.metrics,
             layout=config.checkpointing.layout,
         )
 

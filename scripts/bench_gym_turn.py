@@ -21,13 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.agent_rollout import AgentRollout
 from rlrun.config import load
 from rlrun.derived import rollout_settings
 from rlrun.gym.supervisor import descendants
 from rlrun.inputs import read_inputs
 from rlrun.interfaces import AgentEnvironment, Generator
 from rlrun.rollout import Job
+from rlrun.rollout.agents import AgentRollout
 from rlrun.serve.start import new_api_key, start_server
 from rlrun.types import Completion, GenerationRequest, Prompt, StopReason, VersionSpan
 

@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rlrun.compute import compute, finish, run, submit
+from rlrun.compute import compute, compute_blocking, finish_computing, submit
 
 TEAMS = """
 import os
 import torch
-from rlrun.compute import run, use_threads
+from rlrun.compute import compute_blocking, use_threads
 
 def work():
     a = torch.rand(700, 700)
@@ -24,11 +24,11 @@ def threads():
     return len(os.listdir("/proc/self/task"))
 
 use_threads(2)
-run(work)
+compute_blocking(work)
 one_team = threads()
 work()
 assert torch.get_num_threads() == 1, torch.get_num_threads()
-assert run(torch.get_num_threads) == 2
+assert compute_blocking(torch.get_num_threads) == 2
 assert threads() == one_team, (threads(), one_team)
 """
 
@@ -50,7 +50,7 @@ def test_everything_is_done_in_one_thread_in_order() -> None:
         return await asyncio.gather(*[compute(work, number) for number in range(20)])
 
     with ThreadPoolExecutor(4) as callers:
-        elsewhere = list(callers.map(lambda number: run(work, number), range(20, 40)))
+        elsewhere = list(callers.map(lambda number: compute_blocking(work, number), range(20, 40)))
     threads = {*asyncio.run(several()), *elsewhere}
     assert len(threads) == 1
     assert threading.main_thread() not in threads
@@ -59,10 +59,10 @@ def test_everything_is_done_in_one_thread_in_order() -> None:
 
 def test_an_error_reaches_the_caller() -> None:
     with pytest.raises(ZeroDivisionError):
-        run(lambda: 1 // 0)
+        compute_blocking(lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(compute(lambda: 1 // 0))
-    assert run(lambda: 7) == 7
+    assert compute_blocking(lambda: 7) == 7
 
 
 def test_finish_waits_for_what_was_submitted() -> None:
@@ -70,7 +70,7 @@ def test_finish_waits_for_what_was_submitted() -> None:
     waiting = submit(go_on.wait, 60)
 
     async def finished() -> bool:
-        ending = asyncio.create_task(finish())
+        ending = asyncio.create_task(finish_computing())
         await asyncio.sleep(0)
         assert not ending.done()
         go_on.set()

@@ -12,7 +12,8 @@ import pytest
 from rlrun.config.schema import Policy
 from rlrun.interfaces import Abandoned, Environment, Episode, Generator, GroupEnvironment
 from rlrun.renderer import Renderer
-from rlrun.rollout import Job, Rollout, RolloutSettings, checked, request_seed
+from rlrun.rollout import Job, Rollout, RolloutSettings
+from rlrun.rollout.turns import checked, request_seed
 from rlrun.together import run_together
 from rlrun.types import (
     Completion,

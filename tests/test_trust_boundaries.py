@@ -9,7 +9,7 @@ import rlrun
 
 PACKAGE = Path(rlrun.__file__).parent
 PIPES = {
-    "rlrun/generation/process.py",
+    "rlrun/generation/process_pipe.py",
     "rlrun/generation/process_child.py",
     "rlrun/env/reasoning_gym_worker.py",
 }

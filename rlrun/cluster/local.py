@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.compute import run
+from rlrun.compute import compute_blocking
 from rlrun.interfaces import Cluster, Generator, RunningCluster, component
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class LocalCluster(Cluster):
         from rlrun.machine import available_cores, device_of
 
         sampling = sampling_of(config, training=True)
-        learner = run(Learner, config.policy, config.loss, sampling, device_of(config))
+        learner = compute_blocking(Learner, config.policy, config.loss, sampling, device_of(config))
         return LocalRoles(learner, config, folder, generator_share(config, available_cores()))
 
 

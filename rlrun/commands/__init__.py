@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands with many options, a file for each subject; cli.py has the others."""
+"""The commands, a file for each subject; cli.py puts them together."""

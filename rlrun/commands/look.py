@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that look at runs and change nothing: `rlrun view`, `report`, `plot`."""
+"""Commands that look at runs and change nothing: `rlrun view`, `report`, `plot`, `audit`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from rlrun.commands.arguments import RunDirArgument
 
 RunDirs = Annotated[
     list[Path],
@@ -115,3 +117,15 @@ def plot(
     from rlrun.plot import plot_runs
 
     plot_runs(run_dirs, metrics=metric or [], png=png, out=out)
+
+
+def audit(run_dir: RunDirArgument) -> None:
+    """Prove that every prompt of an epoch was used exactly once, over all restarts.
+
+    Example: rlrun audit runs/quickstart/20261129-120000
+    """
+    from rlrun.audit import audit as audit_run
+
+    report = audit_run(run_dir)
+    typer.echo(report.text())
+    report.raise_if_failed()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from rlrun.compute import compute, finish
+from rlrun.compute import compute, finish_computing
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.continuous_batch import ContinuousBatch
 from rlrun.generation.static_batch import Cancelled
@@ -77,7 +77,7 @@ class ContinuousGenerator(OnLearnersModel):
         self._closed = True
         if self._running is not None:
             await asyncio.wait([self._running])
-        await finish()
+        await finish_computing()
 
     def _tell(self, message: _Call | int) -> None:
         self._inbox.put(message)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from rlrun.generation.sampler import Row, Rows, Sampler
+from rlrun.generation.rows import Row, Rows
+from rlrun.generation.sampler import Sampler
 from rlrun.types import Completion, GenerationRequest
 
 COMPACT_BELOW = 0.9

@@ -12,21 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import pickle
 import signal
-import struct
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import rlrun
-from rlrun.config.schema import Policy
 from rlrun.errors import GenerationError, TrainingError
+from rlrun.generation.process_pipe import Call, Child, Reply, StartUp
 from rlrun.interfaces import Abandoned, Generator, GeneratorInputs
 from rlrun.refit.probe import Proof
 from rlrun.refit.shared_memory import SharedWeights
@@ -37,146 +33,12 @@ log = logging.getLogger(__name__)
 
 WHERE = "generation=transformers"
 NAME = "the generator process"
-HEADER = struct.Struct("<Q")
-"""Length of the pickled message that follows. A pickle crosses nothing but this pipe."""
 
 START_TIMEOUT_S = 600.0
 STARTS = 2
 """Of a process that is killed from outside while it starts."""
 
-CLOSE_TIMEOUT_S = 10.0
-ANSWER_TIMEOUT_S = 600.0
-"""For what is answered between two tokens: new weights, a score, the end of a call."""
-
-LOG_TAIL_BYTES = 2000
-
 _ROOT = Path(rlrun.__file__).resolve().parent.parent
-
-
-@dataclass(frozen=True, slots=True)
-class StartUp:
-    """The first message to the process.
-
-    Attributes:
-        policy: Names the model and the arithmetic.
-        max_batch_size: Rows that run at once.
-        ordered: Calls are answered one at a time, each as a static batch.
-        recompute_kv_cache: Whether running rows are read anew after a refit.
-        deterministic: Whether only reproducible operations are allowed.
-        num_threads: CPU threads.
-        device: Where to compute.
-    """
-
-    policy: Policy
-    max_batch_size: int | None
-    ordered: bool
-    recompute_kv_cache: bool
-    deterministic: bool
-    num_threads: int
-    device: str
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A message to the process; its reply has the same number."""
-
-    number: int
-    kind: Literal["generate", "cancel", "score", "refit"]
-    content: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A message from the process.
-
-    Attributes:
-        number: Of the call; -1 once when the process has started.
-        kind: What came of it; ``cancelled`` has the number of tokens that were sampled for the
-            call, ``failed`` an error.
-        content: Completions, log-probs, a number or an error.
-    """
-
-    number: int
-    kind: Literal["done", "cancelled", "failed"]
-    content: Any
-
-
-class _Child:
-    """One run of the process, and the calls that it has not answered."""
-
-    def __init__(self, process: Process, log_path: Path) -> None:
-        self.process, self.log_path = process, log_path
-        self.started: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self.pending: dict[int, asyncio.Future[Reply]] = {-1: self.started}
-        self.reader = asyncio.create_task(self._read())
-
-    @property
-    def alive(self) -> bool:
-        return not self.reader.done()
-
-    def send(self, message: StartUp | Call) -> None:
-        assert self.process.stdin is not None
-        body = pickle.dumps(message)
-        self.process.stdin.write(HEADER.pack(len(body)) + body)
-
-    async def ask(self, call: Call) -> Reply:
-        """The reply; the future stays in ``pending`` if the caller is cancelled."""
-        future = self.pending.setdefault(call.number, asyncio.get_running_loop().create_future())
-        self.send(call)
-        if call.kind == "generate":
-            return await asyncio.shield(future)
-        return await self.soon(future)
-
-    async def soon(self, reply: asyncio.Future[Reply]) -> Reply:
-        """A reply that comes between two tokens; a process that hangs instead is killed."""
-        await asyncio.wait([reply], timeout=ANSWER_TIMEOUT_S)
-        if not reply.done():
-            log.warning(
-                "the generator process has not answered for %g s and is killed", ANSWER_TIMEOUT_S
-            )
-            with suppress(ProcessLookupError):
-                self.process.kill()
-        return await asyncio.shield(reply)
-
-    async def _read(self) -> None:
-        """Hands out replies until the process ends, then fails what is left."""
-        assert self.process.stdout is not None
-        try:
-            while True:
-                header = await self.process.stdout.readexactly(HEADER.size)
-                body = await self.process.stdout.readexactly(*HEADER.unpack(header))
-                reply: Reply = pickle.loads(body)
-                future = self.pending.pop(reply.number, None)
-                if future is not None and not future.done():
-                    future.set_result(reply)
-        except asyncio.IncompleteReadError:
-            if self.process.stdin is not None:
-                self.process.stdin.close()
-            status = await self.process.wait()
-        error = f"the generator process ended with {_ending(status)}{self._tail()}"
-        pending, self.pending = self.pending, {}
-        for number, future in pending.items():
-            if not future.done():
-                future.set_result(Reply(number, "failed", error))
-
-    def _tail(self) -> str:
-        """The last line that the process wrote, and where the rest is."""
-        text = self.log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace").strip()
-        return f" ({text.splitlines()[-1]}; all of it in {self.log_path})" if text else ""
-
-    async def end(self) -> None:
-        """Ends the process, by force if it does not listen."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        try:
-            await asyncio.wait_for(self.process.wait(), CLOSE_TIMEOUT_S)
-        except TimeoutError:
-            self.process.kill()
-        await self.reader
-
-
-def _ending(status: int) -> str:
-    return f"signal {-status}" if status < 0 else f"status {status}"
 
 
 class ProcessGenerator(Generator):
@@ -192,7 +54,7 @@ class ProcessGenerator(Generator):
         self._weights = SharedWeights(inputs.weights)
         self._proof = Proof(inputs.policy.precision)
         self._version: int | None = None
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._lock = asyncio.Lock()
         self._numbers = 0
         self._closed = False
@@ -257,7 +119,7 @@ class ProcessGenerator(Generator):
         if self._temporary is not None:
             self._temporary.cleanup()
 
-    async def _running(self) -> _Child:
+    async def _running(self) -> Child:
         async with self._lock:
             if self._closed or self._version is None:
                 raise GenerationError(WHERE, "the generator is closed or was never refitted")
@@ -272,7 +134,7 @@ class ProcessGenerator(Generator):
         """Version and place of the newest weights."""
         return self._version, self._weights.handle()
 
-    async def _start(self) -> _Child:
+    async def _start(self) -> Child:
         """Starts a process that has the newest weights, which it proves if one has before it.
 
         Raises:
@@ -291,7 +153,7 @@ class ProcessGenerator(Generator):
             return child
         raise AssertionError("the last start returns or raises")
 
-    async def _prove(self, child: _Child) -> None:
+    async def _prove(self, child: Child) -> None:
         async def score(token_ids: Sequence[int]) -> list[float]:
             scores: list[float] = _content(await child.ask(self._call("score", tuple(token_ids))))
             return scores
@@ -302,11 +164,11 @@ class ProcessGenerator(Generator):
             await child.end()
             raise
 
-    async def _start_once(self) -> tuple[_Child, Reply]:
+    async def _start_once(self) -> tuple[Child, Reply]:
         """A process, and whether it has started with the newest weights."""
         with self._log_path.open("ab") as file:
             process = await self._spawn(file)
-        child = _Child(process, self._log_path)
+        child = Child(process, self._log_path)
         child.send(self._start_up)
         child.send(Call(-1, "refit", self._newest()))
         try:
@@ -333,7 +195,7 @@ class ProcessGenerator(Generator):
             env={**os.environ, "PYTHONPATH": path},
         )
 
-    async def _cancel(self, child: _Child, call: Call) -> int:
+    async def _cancel(self, child: Child, call: Call) -> int:
         """Tells the process to give a call up; the number of tokens that it had."""
         reply = child.pending.get(call.number)
         if reply is None or not child.alive:

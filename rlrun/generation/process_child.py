@@ -19,7 +19,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from rlrun.errors import GenerationError, RlrunError, TrainingError
 from rlrun.generation.continuous_batch import ContinuousBatch
-from rlrun.generation.process import HEADER, Call, Reply, StartUp
+from rlrun.generation.process_pipe import HEADER, Call, Reply, StartUp
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import Cancelled, StaticBatches
 from rlrun.interfaces import Precision

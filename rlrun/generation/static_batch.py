@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from threading import Event
 
-from rlrun.generation.sampler import Row, Sampler
+from rlrun.generation.rows import Row
+from rlrun.generation.sampler import Sampler
 from rlrun.types import Completion, GenerationRequest
 
 COMPACT_BELOW = 0.75

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
-from rlrun.compute import compute, finish
+from rlrun.compute import compute, finish_computing
 from rlrun.errors import GenerationError
 from rlrun.interfaces import (
     Abandoned,
@@ -62,7 +62,8 @@ class TransformersGeneration(Generation):
         return ContinuousGenerator(ContinuousBatch(sampler, self.max_batch_size))
 
     def _process(self, inputs: GeneratorInputs) -> Generator:
-        from rlrun.generation.process import ProcessGenerator, StartUp
+        from rlrun.generation.process import ProcessGenerator
+        from rlrun.generation.process_pipe import StartUp
 
         start_up = StartUp(
             policy=inputs.policy,
@@ -128,7 +129,7 @@ class TransformersGenerator(OnLearnersModel):
     async def close(self) -> None:
         """Returns after the batch that may be on its way."""
         self._closed = True
-        await finish()
+        await finish_computing()
 
 
 def sampled_tokens(future: asyncio.Future[list[Completion]]) -> int:

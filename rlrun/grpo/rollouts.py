@@ -9,8 +9,9 @@ import time
 from types import TracebackType
 
 from rlrun.activity import Activity, Oldest
-from rlrun.collector import Collector, InFlight, agent_name
+from rlrun.collector import Collector, InFlight
 from rlrun.errors import GenerationError
+from rlrun.group_end import agent_name
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.watchdog import dump
 from rlrun.scheduler.events import Event

@@ -5,13 +5,9 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rlrun.batch import Batch
-from rlrun.compute import compute, finish
-from rlrun.config.schema import RunConfig
-from rlrun.console import Console
+from rlrun.compute import compute, finish_computing
 from rlrun.errors import (
     EnvironmentDown,
     GenerationError,
@@ -19,80 +15,22 @@ from rlrun.errors import (
     RlrunError,
     TrainingError,
 )
-from rlrun.evaluate import Evaluator
-from rlrun.grpo.rollouts import Rollouts
-from rlrun.grpo.saving import Saver
+from rlrun.grpo.due import Due
+from rlrun.grpo.parts import Parts
+from rlrun.grpo.step import StepInProgress
 from rlrun.grpo.step_metrics import age_metrics, batch_metrics, overlap_metrics, speed_metrics
 from rlrun.grpo.token_outcomes import outcomes, token_categories
 from rlrun.heap import long_lived_heap
-from rlrun.interfaces import Environment, Generator
-from rlrun.learner.handle import LearnerHandle
-from rlrun.logs import MetricsLogger
-from rlrun.prepare import Preparation
-from rlrun.recorder import Recorder
-from rlrun.refit.probe import Probe
-from rlrun.run_dir import RunDir
-from rlrun.scheduler.decisions import Fail, Finish, Train
+from rlrun.scheduler.decisions import Fail, Train
 from rlrun.scheduler.events import Paused, Resumed, StepTrained, Stop, VersionPublished
-from rlrun.signals import StopSignal
 from rlrun.status import RunState
-from rlrun.time_limit import TimeLimit
-from rlrun.timeline import Lane, TimelineFile
+from rlrun.timeline import Lane
 from rlrun.types import FailureKind
-
-if TYPE_CHECKING:
-    from rlrun.serve.server import PolicyServer
 
 log = logging.getLogger(__name__)
 
-
 INTERRUPTED = "interrupted"
 """Why a run ended that a signal asked to end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """Everything that a trainer uses and does not own.
-
-    Attributes:
-        generator_share: Of the machine, that generates where learner and generator work at once.
-    """
-
-    config: RunConfig
-    run_dir: RunDir
-    rollouts: Rollouts
-    prepare: Preparation
-    learner: LearnerHandle
-    generator: Generator
-    environment: Environment
-    server: PolicyServer | None
-    probe: Probe
-    evaluator: Evaluator | None
-    saver: Saver
-    records: Recorder
-    metrics: MetricsLogger
-    timeline_file: TimelineFile
-    console: Console
-    stop: StopSignal
-    time_limit: TimeLimit
-    generator_share: float
-
-
-@dataclass(slots=True)
-class StepInProgress:
-    """What is known of the running step so far.
-
-    Attributes:
-        metrics: Filled by the verbs.
-        seconds: Wall time of the verbs.
-        started: When the step began, by ``time.perf_counter``.
-        busy: What the generator had been busy until then, in seconds.
-    """
-
-    metrics: dict[str, float] = field(default_factory=dict)
-    seconds: dict[str, float] = field(default_factory=dict)
-    started: float = field(default_factory=time.perf_counter)
-    busy: float = 0.0
 
 
 class Trainer:
@@ -107,6 +45,7 @@ class Trainer:
         self.parts, self.step = parts, step
         self.decisions, self.collector = parts.rollouts.decisions, parts.rollouts.collector
         self.timeline = parts.rollouts.timeline
+        self.due = Due(parts.config, self.decisions)
         self.current = StepInProgress()
         self.batch: Batch | None = None
         self.save_seconds: float | None = None
@@ -129,7 +68,7 @@ class Trainer:
         self._release_server()
         await self.parts.probe.check(self.step)
         self._stop_if_asked()
-        if self.step == 0 and self.parts.config.grpo.val_at_start and not self._ends:
+        if self.step == 0 and self.parts.config.grpo.val_at_start and not self.due.end:
             metrics = await self.validate()
             self.parts.metrics.log(0, metrics)
             self.parts.console.step(0, metrics)
@@ -149,7 +88,7 @@ class Trainer:
                 await compute(self.parts.saver.finish)
             finally:
                 # Whatever a cancelled verb left to the learner.
-                await finish()
+                await finish_computing()
         ended = self.decisions.ended
         assert ended is not None, "a schedule returns only at the end"
         if ended.reason == INTERRUPTED and self.parts.stop.signal_number is not None:
@@ -164,7 +103,7 @@ class Trainer:
         shown, kept in validation/ and known to the checkpoint.
         """
         metrics: dict[str, float] = {}
-        if self._completes and self.step > self.validated_step:
+        if self.due.last_validation and self.step > self.validated_step:
             metrics = await self.validate()
             self.parts.console.step(self.step, metrics)
         if self.parts.config.checkpointing.enabled and self.step > self.saved_step:
@@ -185,44 +124,25 @@ class Trainer:
         while (train := self.decisions.take_train()) is None:
             if isinstance(self.decisions.ended, Fail):
                 raise _failure(self.decisions.ended)
-            if self._ends:
+            if self.due.end:
                 return None
             await self.parts.rollouts.news()
-        self._took("generate")
+        self.current.took("generate")
         self.timeline.step_begins(train.positions, waited_since)
         return train
 
     async def update(self, train: Train) -> None:
         """Makes the batch, records it, and steps the optimizer if there is anything to learn."""
-        parts, started = self.parts, time.perf_counter()
         self.consistent = False
-        await parts.generator.release_memory()
-        if parts.server is not None:
-            await parts.server.hold()
-        groups = self.collector.buffer.take(train.positions)
-        with self.timeline.busy(Lane.TRAINER, "logprobs"):
-            prepared = await compute(parts.prepare, train.step, groups, train.mask_before)
-        self.current.seconds["logprobs"] = time.perf_counter() - started
-        batch = self.batch = prepared.batch
-        if prepared.warning is not None:
-            parts.console.notice(f"step {train.step}: {prepared.warning}")
-        # Before the update: if it fails, the batch that did it is there to be looked at.
-        parts.records.trained(batch, self._targets(train))
-        dropped = self.collector.take_dropped()
-        metrics = batch_metrics(batch, prepared.entropies, dropped) | age_metrics(batch)
-        metrics |= prepared.correction
-        if self._learns(batch):
-            minibatches = batch.minibatches(parts.config.policy.train_global_batch_size)
-            began = time.perf_counter()
-            with self.timeline.busy(Lane.TRAINER, "update"):
-                metrics |= await compute(parts.learner.update, minibatches, train.step)
-            self.current.seconds["update"] = time.perf_counter() - began
-        metrics["train/skipped_update"] = float(not self._learns(batch))
-        parts.rollouts.apply(
-            StepTrained(train.step, outcomes(train.positions, batch), token_categories(batch))
-        )
-        self.current.metrics |= metrics
-        self.current.seconds["train"] = time.perf_counter() - started
+        with self.current.timed("train"):
+            batch = self.batch = await self._prepare(train)
+            learns = self.due.update(batch)
+            if learns:
+                await self._learn(batch)
+            self.current.metrics["train/skipped_update"] = float(not learns)
+            self.parts.rollouts.apply(
+                StepTrained(train.step, outcomes(train.positions, batch), token_categories(batch))
+            )
 
     async def quiesce(self) -> None:
         """Waits until nothing is being sampled, and lets nothing new begin before the refit."""
@@ -241,7 +161,7 @@ class Trainer:
         difference = await self.parts.probe.check(version)
         if difference is not None:
             self.current.metrics["refit/probe_max_abs_diff"] = difference
-        self.validates = self._is_validated(version)
+        self.validates = self.due.validation(version)
         if self.validates:
             # Nothing begins during a validation: it has the generator to itself.
             self._pause()
@@ -251,37 +171,29 @@ class Trainer:
 
     async def finish_step(self) -> None:
         """Validates, logs and saves as configured; asks for the end where it is due."""
-        parts, batch = self.parts, self.batch
-        assert batch is not None, "a step has a batch"
+        parts = self.parts
         self.step += 1
         self._stop_if_asked()
         if self.validates:
-            started = time.perf_counter()
-            self.current.metrics |= await self.validate()
-            self.current.seconds["validation"] = time.perf_counter() - started
-            self._stop_early(self.current.metrics)
+            with self.current.timed("validation"):
+                self.current.metrics |= await self.validate()
+            reason = self.due.early_end(self.current.metrics)
+            if reason is not None:
+                parts.rollouts.apply(Stop(reason))
             self._resume()
-        self._took("step")
+        self.current.took("step")
         parts.time_limit.step_took(self.current.seconds["step"])
         if parts.time_limit.reached():
             parts.rollouts.apply(Stop("time_limit"))
-        if self._ends:
+        if self.due.end:
             await parts.rollouts.settle()
-        metrics = self.current.metrics | self._speed(batch)
-        peak = await compute(parts.learner.peak_memory_bytes)
-        metrics["perf/peak_memory_gib"] = peak / 2**30
-        if self.save_seconds is not None:
-            # Of the step before: its own line was written before it was saved.
-            metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None
-        scheduler = self.decisions.scheduler
-        metrics |= {f"tokens/{name}": count for name, count in scheduler.ledger().items()}
-        metrics |= scheduler.counters() | parts.environment.metrics()
+        metrics = await self._complete_metrics()
         parts.metrics.log(self.step, metrics)
         parts.timeline_file.write(self.timeline.take(self.step))
         parts.console.step(self.step, metrics)
         parts.run_dir.write_status(RunState.RUNNING, step=self.step)
         self._stop_if_asked()
-        if self._saves():
+        if self.due.save(self.step):
             self._save(metrics)
         self.consistent = True
 
@@ -303,6 +215,49 @@ class Trainer:
         self.parts.records.validation(self.step, evaluation.groups)
         return evaluation.metrics
 
+    # --- what the verbs are made of ---------------------------------------------------------------
+
+    async def _prepare(self, train: Train) -> Batch:
+        """The batch of a step, with what the learner says of it before the update."""
+        parts = self.parts
+        with self.current.timed("logprobs"):
+            await parts.generator.release_memory()
+            if parts.server is not None:
+                await parts.server.hold()
+            groups = self.collector.buffer.take(train.positions)
+            with self.timeline.busy(Lane.TRAINER, "logprobs"):
+                prepared = await compute(parts.prepare, train.step, groups, train.mask_before)
+        batch = prepared.batch
+        if prepared.warning is not None:
+            parts.console.notice(f"step {train.step}: {prepared.warning}")
+        # Before the update: if it fails, the batch that did it is there to be looked at.
+        parts.records.trained(batch, self._targets(train))
+        dropped = self.collector.take_dropped()
+        self.current.metrics |= batch_metrics(batch, prepared.entropies, dropped)
+        self.current.metrics |= age_metrics(batch) | prepared.correction
+        return batch
+
+    async def _learn(self, batch: Batch) -> None:
+        minibatches = batch.minibatches(self.parts.config.policy.train_global_batch_size)
+        with self.current.timed("update"), self.timeline.busy(Lane.TRAINER, "update"):
+            self.current.metrics |= await compute(
+                self.parts.learner.update, minibatches, batch.step
+            )
+
+    async def _complete_metrics(self) -> dict[str, float]:
+        """All metrics of the step, from the verbs and from every part that counts something."""
+        parts, batch = self.parts, self.batch
+        assert batch is not None, "a step has a batch"
+        metrics = self.current.metrics | self._speed(batch)
+        peak = await compute(parts.learner.peak_memory_bytes)
+        metrics["perf/peak_memory_gib"] = peak / 2**30
+        if self.save_seconds is not None:
+            # Of the step before: its own line was written before it was saved.
+            metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None
+        scheduler = self.decisions.scheduler
+        metrics |= {f"tokens/{name}": count for name, count in scheduler.ledger().items()}
+        return metrics | scheduler.counters() | parts.environment.metrics()
+
     def _release_server(self) -> None:
         if self.parts.server is not None:
             self.parts.server.release()
@@ -313,50 +268,6 @@ class Trainer:
         whole = self.parts.saver.store.background_seconds
         self.parts.time_limit.save_took(max(self.save_seconds, whole))
         self.saved_step = self.step
-
-    # --- what is due ------------------------------------------------------------------------------
-
-    @property
-    def _ends(self) -> bool:
-        return self.decisions.ended is not None
-
-    def _learns(self, batch: Batch) -> bool:
-        """A batch without signal must not be stepped: momentum would move the weights."""
-        loss = self.parts.config.loss
-        everyone_moves = loss.reference_policy_kl_penalty > 0 or not loss.needs_advantage
-        return bool(batch.trained) and (batch.has_signal or everyone_moves)
-
-    @property
-    def _completes(self) -> bool:
-        """Whether the run came to its end, rather than being interrupted or short of time."""
-        ended = self.decisions.ended
-        complete = isinstance(ended, Finish) and ended.reason in ("max_steps", "data_end")
-        return complete and self.parts.config.grpo.val_at_end
-
-    def _is_validated(self, step: int) -> bool:
-        grpo = self.parts.config.grpo
-        if self._completes:
-            return True
-        return grpo.val_period > 0 and step % grpo.val_period == 0 and step >= grpo.val_start_at
-
-    def _stop_if_asked(self) -> None:
-        if self.parts.stop.signal_number is not None and not self._ends:
-            self.parts.rollouts.apply(Stop(INTERRUPTED))
-
-    def _stop_early(self, metrics: dict[str, float]) -> None:
-        grpo = self.parts.config.grpo
-        name, threshold = grpo.stop_at_validation_metric, grpo.stop_at_validation_threshold
-        if name is None or threshold is None or self._ends:
-            return
-        value = metrics.get(name)
-        if value is not None and value >= threshold:
-            self.parts.rollouts.apply(Stop(f"{name}={value:.4g} reached {threshold:.4g}"))
-
-    def _saves(self) -> bool:
-        settings = self.parts.config.checkpointing
-        return settings.enabled and (self._ends or self.step % settings.save_period == 0)
-
-    # --- small acts -------------------------------------------------------------------------------
 
     def _speed(self, batch: Batch) -> dict[str, float]:
         """What the step says about speed."""
@@ -370,13 +281,17 @@ class Trainer:
             metrics |= overlap_metrics(batch, seconds, rate, self.parts.generator_share)
         return metrics
 
+    def _stop_if_asked(self) -> None:
+        if self.parts.stop.signal_number is not None and not self.due.end:
+            self.parts.rollouts.apply(Stop(INTERRUPTED))
+
     def _pause(self) -> None:
-        if not self.paused and not self._ends:
+        if not self.paused and not self.due.end:
             self.parts.rollouts.apply(Paused())
             self.paused = True
 
     def _resume(self) -> None:
-        if self.paused and not self._ends:
+        if self.paused and not self.due.end:
             self.parts.rollouts.apply(Resumed())
         self.paused = False
 
@@ -385,9 +300,6 @@ class Trainer:
         if not self.parts.config.batching.assigns_targets:
             return None
         return dict.fromkeys(train.positions, train.step)
-
-    def _took(self, verb: str) -> None:
-        self.current.seconds[verb] = time.perf_counter() - self.current.started
 
 
 def _failure(fail: Fail) -> RlrunError:

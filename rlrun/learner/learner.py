@@ -12,22 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from rlrun.batch import Floats, Sample
 from rlrun.config.schema import Policy
-from rlrun.errors import TrainingError
 from rlrun.interfaces import Loss, LossInputs, Precision
 from rlrun.learner.files import LearnerFiles
+from rlrun.learner.gradients import clip_gradients
 from rlrun.learner.kept import KeptForward, is_worth_keeping
 from rlrun.learner.logprobs import TokenLogprobs, TokenValues
 from rlrun.learner.lora import Adapter
+from rlrun.learner.loss_inputs import flat, loss_inputs
 from rlrun.learner.memory import peak_memory_bytes
-from rlrun.learner.microbatch import pack_by_tokens, split_by_tokens
+from rlrun.learner.microbatch import cut, microbatches
 from rlrun.learner.model import load_model, saved_tensors
 from rlrun.learner.rows import TokenRows
 from rlrun.learner.schedule import lr_factor
-from rlrun.learner.sharding import Ranks, full_tensors, is_finite, shard
+from rlrun.learner.sharding import Ranks, full_tensors, shard
 from rlrun.learner.shards import Saving
 from rlrun.types import Sampling
 
@@ -38,20 +38,6 @@ class Logprobs:
 
     logprobs: list[Floats]
     entropies: list[Floats]
-
-
-@dataclass(frozen=True, slots=True)
-class Microbatch:
-    """Samples that go through the model together.
-
-    Attributes:
-        members: Their indices in the minibatch; empty for one that only keeps a rank in step with
-            the others.
-        rows: Their tokens.
-    """
-
-    members: list[int]
-    rows: TokenRows
 
 
 class Learner:
@@ -126,7 +112,7 @@ class Learner:
             and not policy.activation_checkpointing
             and len(samples) <= (policy.train_global_batch_size or len(samples))
             and is_worth_keeping(samples)
-            and len(self._cut(samples)) == 1
+            and len(cut(samples, self.policy)) == 1
         )
 
     @torch.no_grad()
@@ -160,7 +146,7 @@ class Learner:
         self, forward: TokenLogprobs, samples: Sequence[Sample], *, unfiltered: bool = False
     ) -> Logprobs:
         found: dict[int, tuple[Floats, Floats]] = {}
-        for microbatch in self._microbatches(samples):
+        for microbatch in microbatches(samples, self.policy, self.ranks, self.device):
             with self._autocast():
                 values: TokenValues = forward(
                     microbatch.rows, entropies=True, unfiltered=unfiltered
@@ -230,7 +216,14 @@ class Learner:
         for name, share in shares:
             totals[name] = totals.get(name, torch.zeros((), device=self.device)) + share
         metrics = self.ranks.sum(totals)
-        metrics["train/grad_norm"] = self._clip_gradients(step, metrics["train/loss"])
+        metrics["train/grad_norm"] = clip_gradients(
+            self.model,
+            self.ranks,
+            self.device,
+            self.policy.max_grad_norm,
+            step=step,
+            loss=metrics["train/loss"],
+        )
         self.optimizer.step()
         return metrics
 
@@ -241,7 +234,7 @@ class Learner:
         if self.policy.activation_checkpointing:
             self.model.train()  # transformers recomputes activations in training mode only
         for forward, chosen in self._forwards(samples, unchanged):
-            output = self.loss(self._loss_inputs(forward, chosen, minibatch))
+            output = self.loss(self._inputs(forward, chosen, minibatch))
             # Sharded gradients are averaged over the ranks; shares of the loss add up.
             (output.loss * self.ranks.size).backward()
             yield from output.metrics.items()
@@ -257,7 +250,7 @@ class Learner:
         if values is not None:
             yield values, samples
             return
-        for microbatch in self._microbatches(samples):
+        for microbatch in microbatches(samples, self.policy, self.ranks, self.device):
             with self._autocast():
                 forward = self.forward(microbatch.rows, unfiltered=self.reference is not None)
             yield forward, [samples[i] for i in microbatch.members]
@@ -271,88 +264,28 @@ class Learner:
         Under unchanged weights their log-probs are known already.
         """
         shares: list[tuple[str, Tensor]] = []
-        for microbatch in self._microbatches(samples):
+        for microbatch in microbatches(samples, self.policy, self.ranks, self.device):
             chosen = [samples[i] for i in microbatch.members]
             if unchanged:
-                known = _flat([s.prev_logprobs for s in chosen]).to(self.device)
+                known = flat([s.prev_logprobs for s in chosen]).to(self.device)
                 forward = TokenValues(known, None, None)
             else:
                 with self._autocast():
                     forward = self.forward(microbatch.rows)
-            output = self.loss(self._loss_inputs(forward, chosen, minibatch))
+            output = self.loss(self._inputs(forward, chosen, minibatch))
             shares += [*output.metrics.items(), ("train/loss", output.loss)]
         return shares
 
-    def _loss_inputs(
-        self,
-        forward: TokenValues,
-        chosen: Sequence[Sample],
-        minibatch: Sequence[Sample],
+    def _inputs(
+        self, forward: TokenValues, chosen: Sequence[Sample], minibatch: Sequence[Sample]
     ) -> LossInputs:
-        def flat(arrays: Sequence[Floats]) -> Tensor:
-            return _flat(arrays).to(self.device)
-
-        counts = np.array([sample.trajectory.num_sampled for sample in chosen], np.int64)
-        references = [s.ref_logprobs for s in chosen if s.ref_logprobs is not None]
-        return LossInputs(
-            logprobs=forward.logprobs,
-            unfiltered_logprobs=forward.unfiltered,
-            prev_logprobs=flat([sample.prev_logprobs for sample in chosen]),
-            generation_logprobs=flat([sample.generation_logprobs for sample in chosen]),
-            ref_logprobs=None if self.reference is None else flat(references),
-            advantages=flat([sample.token_advantages for sample in chosen]),
-            weights=flat([sample.weights for sample in chosen]),
-            trajectory=torch.from_numpy(np.repeat(np.arange(len(chosen)), counts)).to(self.device),
-            num_trajectories=len(chosen),
-            total_tokens=sum(sample.trajectory.num_sampled for sample in minibatch),
-            total_trajectories=len(minibatch),
+        return loss_inputs(
+            forward,
+            chosen,
+            minibatch,
+            with_reference=self.reference is not None,
+            device=self.device,
         )
-
-    def _clip_gradients(self, step: int, loss: float) -> float:
-        """Returns the L2 norm over all parameters and ranks, before clipping."""
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
-        value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-        if np.isfinite(value) and np.isfinite(loss):
-            if self.policy.max_grad_norm is not None:
-                limit = self.policy.max_grad_norm
-                torch.nn.utils.clip_grads_with_norm_(self.model.parameters(), limit, norm)
-            return value
-        # Before any clipping, which would spread a NaN to every gradient.
-        flaws = {
-            name: torch.tensor(
-                parameter.grad is not None and not is_finite(parameter.grad), device=self.device
-            )
-            for name, parameter in self.model.named_parameters()
-        }
-        # Of a sharded tensor one rank may have the only part that is broken.
-        broken = self.ranks.sum(flaws)
-        bad = [name for name in flaws if broken[name] > 0]
-        named = "the loss" if not np.isfinite(loss) else "the gradient norm"
-        if bad:
-            named = f"the gradient of {bad[0]} (and {len(bad) - 1} more)"
-        raise TrainingError(
-            f"step {step}",
-            f"{named} is not finite (loss {loss}, gradient norm {value})",
-            "The step's batch is in trained/; lower policy.optimizer.lr or check the rewards",
-        )
-
-    def _cut(self, samples: Sequence[Sample]) -> list[list[int]]:
-        """Which samples go through the model together."""
-        lengths = [len(sample.trajectory.token_ids) for sample in samples]
-        cut = pack_by_tokens if self.policy.sequence_packing else split_by_tokens
-        return cut(lengths, self.policy.train_micro_batch_tokens)
-
-    def _microbatches(self, samples: Sequence[Sample]) -> Iterator[Microbatch]:
-        """This rank's share; the cut does not depend on how many ranks there are."""
-        lay_out = TokenRows.packed if self.policy.sequence_packing else TokenRows.padded
-        for members in self.ranks.share(self._cut(samples)):
-            chosen = [samples[i].trajectory for i in members or [0]]
-            token_ids = [trajectory.token_ids for trajectory in chosen]
-            masks = [trajectory.loss_mask for trajectory in chosen]
-            if members is None:
-                masks = [(False,) * len(token_ids[0])]
-            yield Microbatch(members or [], lay_out(token_ids, masks, self.device))
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.policy.precision is Precision.BFLOAT16:
@@ -380,7 +313,3 @@ class Learner:
             yield from self.adapter.merged_weights()
         else:
             yield from full_tensors(saved_tensors(self.model))
-
-
-def _flat(arrays: Sequence[Floats]) -> Tensor:
-    return torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *arrays]))

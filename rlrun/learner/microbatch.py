@@ -3,7 +3,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rlrun.batch import Sample
+from rlrun.config.schema import Policy
+from rlrun.learner.rows import TokenRows
+from rlrun.learner.sharding import Ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Microbatch:
+    """Samples that go through the model together.
+
+    Attributes:
+        members: Their indices in the minibatch; empty for one that only keeps a rank in step with
+            the others.
+        rows: Their tokens.
+    """
+
+    members: list[int]
+    rows: TokenRows
+
+
+def microbatches(
+    samples: Sequence[Sample], policy: Policy, ranks: Ranks, device: torch.device
+) -> Iterator[Microbatch]:
+    """This rank's share of a minibatch; the cut does not depend on how many ranks there are."""
+    lay_out = TokenRows.packed if policy.sequence_packing else TokenRows.padded
+    for members in ranks.share(cut(samples, policy)):
+        chosen = [samples[i].trajectory for i in members or [0]]
+        token_ids = [trajectory.token_ids for trajectory in chosen]
+        masks = [trajectory.loss_mask for trajectory in chosen]
+        if members is None:
+            masks = [(False,) * len(token_ids[0])]
+        yield Microbatch(members or [], lay_out(token_ids, masks, device))
+
+
+def cut(samples: Sequence[Sample], policy: Policy) -> list[list[int]]:
+    """Indices of the samples that go through the model together."""
+    lengths = [len(sample.trajectory.token_ids) for sample in samples]
+    by_tokens = pack_by_tokens if policy.sequence_packing else split_by_tokens
+    return by_tokens(lengths, policy.train_micro_batch_tokens)
 
 
 def split_by_tokens(lengths: Sequence[int], budget: int) -> list[list[int]]:

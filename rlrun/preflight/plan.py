@@ -161,7 +161,7 @@ def _look_at_engines(
     config: RunConfig, findings: Findings, layout: Layout, shape: Shape, memory: float | None
 ) -> None:
     engine = engine_of(config, layout)
-    weights, caches, itself = engine_parts(shape, engine)
+    weights, _, itself = engine_parts(shape, engine)
     detail = (
         f"each of {layout.engines * engine.gpus} GPUs of engines holds {_gib(weights.bytes)} of "
         f"weights and may take {engine.share:.0%} of its memory"

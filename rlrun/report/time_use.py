@@ -114,36 +114,38 @@ def ledger(lines: Sequence[Line]) -> list[list[Any]]:
 def levers(lines: Sequence[Line], use: TimeUse, root: str) -> list[Lever]:
     """What to change, the most promising first; none that could save under NOTABLE of the time."""
     asynchronous = any("perf/ceiling_efficiency" in line for line in lines)
-    found = [*_schedule(lines, use, root, asynchronous), *_tokens(lines, use), *_rest(use)]
+    schedule = _of_overlap(use, root) if asynchronous else _of_turns(lines, use, root)
+    found = [*schedule, *_tokens(lines, use), *_rest(use)]
     worthy = [lever for lever in found if use.total and lever.seconds >= NOTABLE * use.total]
     return sorted(worthy, key=lambda lever: -lever.seconds)
 
 
-def _schedule(
-    lines: Sequence[Line], use: TimeUse, root: str, asynchronous: bool
-) -> Iterator[Lever]:
+def _of_turns(lines: Sequence[Line], use: TimeUse, root: str) -> Iterator[Lever]:
+    """Of a run with grpo=sync."""
     waits = use.parts.get("waiting for groups", 0.0)
     trains = sum(use.parts.get(part, 0.0) for part in ("log-probs", "update"))
-    if not asynchronous:
+    yield Lever(
+        min(waits, trains),
+        "Let generation and training overlap",
+        f"The trainer waits for rollouts {_percent(waits, use)} of the time and then computes "
+        f"for {_percent(trains, use)}, in turns. With grpo=async, and a machine or cores for "
+        "each, the shorter of the two disappears at best. Ask first what it would bring.",
+        f"rlrun simulate --from {root}",
+    )
+    mean, most = _means(lines, "train/response_tokens_mean", "rollout/response_tokens_max")
+    if most > 2 * mean > 0:
         yield Lever(
-            min(waits, trains),
-            "Let generation and training overlap",
-            f"The trainer waits for rollouts {_percent(waits, use)} of the time and then computes "
-            f"for {_percent(trains, use)}, in turns. With grpo=async, and a machine or cores for "
-            "each, the shorter of the two disappears at best. Ask first what it would bring.",
-            f"rlrun simulate --from {root}",
+            waits * (1 - mean / most) / 2,
+            "Shorten the wait for the longest answer",
+            f"The longest answer of a step has {most:.0f} tokens, the mean {mean:.0f}: most "
+            "of a batch waits for a few. Lower generation.max_new_tokens if long answers are "
+            "rarely right, or use grpo=async.",
         )
-        mean, most = _means(lines, "train/response_tokens_mean", "rollout/response_tokens_max")
-        if most > 2 * mean > 0:
-            yield Lever(
-                waits * (1 - mean / most) / 2,
-                "Shorten the wait for the longest answer",
-                f"The longest answer of a step has {most:.0f} tokens, the mean {mean:.0f}: most "
-                "of a batch waits for a few. Lower generation.max_new_tokens if long answers are "
-                "rarely right, or use grpo=async.",
-            )
-        return
-    idle = use.generator_idle
+
+
+def _of_overlap(use: TimeUse, root: str) -> Iterator[Lever]:
+    """Of a run with grpo=async."""
+    waits, idle = use.parts.get("waiting for groups", 0.0), use.generator_idle
     if waits >= 0.1 * use.total and idle >= 0.1 * use.total:
         yield Lever(
             min(waits, idle),

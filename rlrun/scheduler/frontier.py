@@ -59,11 +59,6 @@ class Frontier:
         """Whether nothing is left to hand out."""
         return not self._again and self.total is not None and self.next_position >= self.total
 
-    @property
-    def waiting_again(self) -> int:
-        """How many positions are to be redone."""
-        return len(self._again)
-
     def take(self) -> tuple[int, int] | None:
         """The next (position, attempt), or None at the end."""
         if self._again:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import json
 import logging
@@ -19,6 +18,7 @@ from rlrun.errors import ConfigError, DataError, GenerationError, Problem
 from rlrun.interfaces import Generator, PolicyAddress
 from rlrun.renderer import Renderer
 from rlrun.sampled import EpisodeOver, SampledLog
+from rlrun.seeds import seed_of
 from rlrun.serve.address import url_of
 from rlrun.serve.answer import AnswerMaker, Asked, JsonObject
 from rlrun.serve.conversation import PromptMaker, read_conversation
@@ -61,12 +61,6 @@ class ServerSettings:
     limits: Limits
     seed: int
     shares_weights: bool
-
-
-def draw_seed(*parts: object) -> int:
-    """A 63-bit seed that other parts do not give, equal on every machine."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
 
 
 class PolicyServer:
@@ -298,9 +292,9 @@ class PolicyServer:
             raise context_full(context, len(prompt))
         # A client's seed means the same draw in every run; others are the run's, one after another.
         if request.seed is not None:
-            key = f"{draw_seed('client', request.seed, prompt):016x}"
+            key = f"{seed_of('client', request.seed, prompt):016x}"
         else:
-            key = f"{draw_seed('run', self._settings.seed, self._count):016x}"
+            key = f"{seed_of('run', self._settings.seed, self._count):016x}"
             self._count += 1
         return Asked(
             replace(request, max_new_tokens=min(request.max_new_tokens, context - len(prompt))),
@@ -325,7 +319,7 @@ class PolicyServer:
                 GenerationRequest(
                     token_ids=asked.prompt,
                     max_new_tokens=request.max_new_tokens,
-                    seed=draw_seed(asked.key, choice),
+                    seed=seed_of(asked.key, choice),
                     sampling=request.sampling,
                 )
                 for choice in range(request.choices)

@@ -16,10 +16,11 @@ from rlrun.errors import ConfigError, Problem
 from rlrun.interfaces import Generator
 from rlrun.models import read_model_config
 from rlrun.renderer import Renderer
+from rlrun.seeds import seed_of
 from rlrun.serve.address import default_host
 from rlrun.serve.choose import check_serving, choose_reasoning_parser, choose_tool_parser
 from rlrun.serve.request import Limits
-from rlrun.serve.server import PolicyServer, ServerSettings, draw_seed
+from rlrun.serve.server import PolicyServer, ServerSettings
 
 KEY_BYTES = 32
 
@@ -66,7 +67,7 @@ async def start_server(
         api_key=api_key,
         names=tuple(dict.fromkeys(names)),
         limits=limits,
-        seed=draw_seed(config.grpo.seed, index, step),
+        seed=seed_of(config.grpo.seed, index, step),
         shares_weights=shares_weights,
     )
     return await PolicyServer.start(

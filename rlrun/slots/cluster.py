@@ -14,9 +14,9 @@ from rlrun.slots.registry import Checked
 
 if TYPE_CHECKING:
     from rlrun.config.schema import RunConfig
-    from rlrun.interfaces import Generator
     from rlrun.learner.handle import LearnerHandle
     from rlrun.renderer import Renderer
+    from rlrun.slots.generation import Generator
 
 
 class Precision(StrEnum):

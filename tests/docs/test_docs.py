@@ -233,6 +233,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
+SOURCE = re.compile(r"(rlrun|conf|scripts|tests)/[a-z0-9_./]*(/|\.(py|ya?ml))")
+EXAMPLES = {"rlrun/loss/mine.py", "conf/loss/mine.yaml"}
+"""Files that docs/extend.md has its reader write."""
+
+
+def test_files_that_pages_name_exist() -> None:
+    named = {code for page in PAGES for _, code in code_in_sentences(page)}
+    files = {code for code in named if SOURCE.fullmatch(code)} - EXAMPLES
+    assert len(files) > 20
+    assert {file for file in files if not (ROOT / file).exists()} == set()
+
+
 def in_index(entry: Any) -> list[str]:
     if isinstance(entry, str):
         return [entry]

@@ -13,7 +13,8 @@ import pytest
 
 from rlrun.console import Console
 from rlrun.errors import ConfigError, DataError, EnvironmentDown, RlrunError, StorageError
-from rlrun.eval_command import Report, evaluate, print_report
+from rlrun.eval_command import evaluate
+from rlrun.eval_report import EvalReport, print_report
 from rlrun.logs import read_metrics
 from rlrun.records import read_validation
 from tests.conftest import SMALL
@@ -22,7 +23,7 @@ from tests.e2e.forked import forked as rlrun
 QUICK = ("+recipe=quickstart", "num_threads=1")
 
 
-def run_eval(name: object, *overrides: str, **options: Any) -> Report:
+def run_eval(name: object, *overrides: str, **options: Any) -> EvalReport:
     with Console(io.StringIO()) as console:
         return evaluate(str(name), overrides, console, **options)
 

@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rlrun.agent_rollout import AgentRollout
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_environment import GymEnvironment
 from rlrun.gym.servers import Server
 from rlrun.interfaces import AgentEnvironment, Generator
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
+from rlrun.rollout.agents import AgentRollout
 from rlrun.serve.server import PolicyServer
 from rlrun.serve.start import new_api_key, start_server
 from rlrun.types import (

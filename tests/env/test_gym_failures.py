@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rlrun.agent_rollout import AgentRollout
 from rlrun.env.gym_agents import Agents
 from rlrun.env.gym_environment import GymEnvironment, request_row
 from rlrun.errors import EnvironmentDown
@@ -19,6 +18,7 @@ from rlrun.interfaces import Abandoned, Episode
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
+from rlrun.rollout.agents import AgentRollout
 from rlrun.types import Failure, FailureKind, Row, Sampling, StopReason
 from tests.env.gym_fakes import AGENT, TURNS, Running, order, running, settings
 

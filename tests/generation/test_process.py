@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from rlrun.errors import GenerationError, TrainingError
-from rlrun.generation import process
+from rlrun.generation import process_pipe
 from rlrun.generation.process import NAME, ProcessGenerator
 from rlrun.interfaces import Abandoned, GeneratorInputs
 from rlrun.learner.attention import use_attention
@@ -170,7 +170,7 @@ def test_faults_and_new_weights(
         hangs = generator._child
         os.kill(hangs.process.pid, signal.SIGSTOP)
         with monkeypatch.context() as patch:
-            patch.setattr(process, "ANSWER_TIMEOUT_S", 0.05)
+            patch.setattr(process_pipe, "ANSWER_TIMEOUT_S", 0.05)
             scoring = asyncio.create_task(generator.engine_scores((5, 6, 7)))
             while hangs.alive:
                 await asyncio.sleep(0.01)

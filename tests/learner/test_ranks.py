@@ -17,6 +17,7 @@ import torch.multiprocessing as mp
 
 from rlrun.batch import Sample
 from rlrun.errors import TrainingError
+from rlrun.learner.gradients import clip_gradients
 from rlrun.learner.learner import Learner
 from rlrun.learner.sharding import Ranks, full_tensors
 from rlrun.training_state import load_tensors, save_tensors
@@ -57,6 +58,10 @@ def first_gradient(learner: Learner, samples: list[Sample]) -> torch.Tensor:
     return torch.cat([g.flatten() for g in dict(full_tensors(named)).values()])
 
 
+def clip(learner: Learner) -> None:
+    clip_gradients(learner.model, learner.ranks, learner.device, 1.0, step=2, loss=0.5)
+
+
 def flaws_of_one_rank(learner: Learner, samples: list[Sample], folder: Path) -> list[str]:
     """What every rank says of a gradient, and of a weight, that is broken on the last one only."""
     learner.update([samples], step=1)
@@ -64,7 +69,7 @@ def flaws_of_one_rank(learner: Learner, samples: list[Sample], folder: Path) -> 
     assert parameter.grad is not None
     said = []
     for tensor, check in (
-        (parameter.grad, lambda: learner._clip_gradients(2, 0.5)),
+        (parameter.grad, lambda: clip(learner)),
         (parameter.data, lambda: learner.save(folder)),
     ):
         local = tensor.to_local()

@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-TRAIN_ROUNDS, VALIDATION_ROUNDS = 6, 1
+TRAIN_ROUNDS = 6
+"""Of all environments; the round after them is for validation."""
 EMAILS = ("00000373", "00000353", "00000013", "00000103", "00000295", "00000230", "00000393")
 """Of the mailbox that the server workplace_assistant comes with."""
 NAMES = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Fay", "Gus")

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
 from rlrun.interfaces import Abandoned, AgentEnvironment, EpisodeOrder
 from rlrun.renderer import Renderer
-from rlrun.rollout import Job, RolloutSettings
+from rlrun.rollout.job import Job, RolloutSettings
+from rlrun.seeds import seed_of
 from rlrun.timeline import Lane, Timeline
 from rlrun.together import run_together
 from rlrun.types import FailureKind, Prompt, Trajectory, TrajectoryGroup
@@ -115,11 +115,9 @@ class AgentRollout:
 
 
 def episode_seed(run_seed: int, stage: str, job: Job, number: int, attempt: int) -> int:
-    """A 63-bit seed that no other episode of the run shares, equal on every machine."""
+    """A seed that no other episode of the run shares."""
     prompt = job.prompt
-    parts = (run_seed, stage, prompt.group_id, prompt.position, number, job.attempt, attempt)
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
+    return seed_of(run_seed, stage, prompt.group_id, prompt.position, number, job.attempt, attempt)
 
 
 def _tokens(trajectory: Trajectory) -> int:
