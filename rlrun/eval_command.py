@@ -26,7 +26,7 @@ from rlrun.evaluate import Evaluation, Evaluator, accuracy_of
 from rlrun.inputs import read_rows
 from rlrun.interfaces import Generator
 from rlrun.learner.model import saved_tensors
-from rlrun.machine import available_cores, device_of, set_up_torch
+from rlrun.machine import cores_to_take, device_of, set_up_torch
 from rlrun.pass_at_k import METHOD, PassAtK, estimates
 from rlrun.prompts import ValidationPrompts, validation_prompts
 from rlrun.records import validation_line, write_lines
@@ -164,7 +164,7 @@ async def _run(
             model=model,
             weights=lambda: iter(saved_tensors(model).items()),
             renderer=renderer,
-            num_threads=thread_counts(config, available_cores())[1],
+            num_threads=thread_counts(config, cores_to_take())[1],
             folder=None,
             trained=False,
         )
