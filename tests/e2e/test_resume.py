@@ -22,8 +22,8 @@ from tests.e2e.test_quickstart import untimed
 FINAL = "checkpoints/step_000008/policy/model.safetensors"
 
 
-def start(run_dir: Path, *overrides: str) -> Started:
-    return Started("train", *SMALL, f"run_dir={run_dir}", *overrides)
+def start(run_dir: Path, *overrides: str, own_python: bool = False) -> Started:
+    return Started("train", *SMALL, f"run_dir={run_dir}", *overrides, own_python=own_python)
 
 
 def wait_for_step(run_dir: Path, step: int, process: Started) -> None:
