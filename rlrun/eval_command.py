@@ -25,7 +25,7 @@ from rlrun.evaluate import Evaluation, Evaluator
 from rlrun.inputs import read_rows
 from rlrun.interfaces import Generator
 from rlrun.learner.model import saved_tensors
-from rlrun.machine import available_cores, device_of, set_up_torch
+from rlrun.machine import cores_to_take, device_of, set_up_torch
 from rlrun.prompts import ValidationPrompts, validation_prompts
 from rlrun.records import validation_line, write_lines
 from rlrun.refit.probe import Probe
@@ -150,7 +150,7 @@ async def _start_generator(
         model=model,
         weights=lambda: iter(saved_tensors(model).items()),
         renderer=renderer,
-        num_threads=thread_counts(config, available_cores())[1],
+        num_threads=thread_counts(config, cores_to_take())[1],
         folder=None,
         trained=False,
     )

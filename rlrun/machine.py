@@ -27,7 +27,7 @@ def set_up_torch(config: RunConfig, num_threads: int | None = None) -> None:
     """
     disable_progress_bar()
     if num_threads is None:
-        use_threads(thread_counts(config, available_cores())[0])
+        use_threads(thread_counts(config, cores_to_take())[0])
     else:
         torch.set_num_threads(num_threads)
     torch.manual_seed(config.grpo.seed)
@@ -43,6 +43,15 @@ def set_up_torch(config: RunConfig, num_threads: int | None = None) -> None:
 def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores_to_take() -> int:
+    """Cores that a run computes on unless num_threads says it: OMP_NUM_THREADS, or all there are.
+
+    torch obeys that variable too, and Slurm or whoever shares out a machine sets it.
+    """
+    told = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(told) if told.isdecimal() and int(told) > 0 else available_cores()
 
 
 def device_of(config: RunConfig) -> torch.device:

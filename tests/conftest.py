@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Iterator, Sequence
@@ -16,6 +18,8 @@ import pytest
 if TYPE_CHECKING:
     from tests.generation.vllm_session import VLLMSession
 
+# Two tests run at once: where each divides its work among all cores, they wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
@@ -117,20 +121,31 @@ SMALL: Sequence[str] = (
 
 @pytest.fixture(scope="session")
 def quickstart_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of a whole quickstart."""
-    path = tmp_path_factory.mktemp("quickstart") / "run"
-    done = rlrun("train", "+recipe=quickstart", f"run_dir={path}")
-    assert done.code == 0, done.err
-    return path
+    """The run directory of a whole quickstart, to look at only."""
+    return run_of_all(tmp_path_factory, "quickstart", "+recipe=quickstart")
 
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run directory of an uninterrupted SMALL."""
-    path = tmp_path_factory.mktemp("small") / "run"
-    done = rlrun("train", *SMALL, f"run_dir={path}")
-    assert done.code == 0, done.err
-    return path
+    """The run directory of an uninterrupted SMALL, to look at only."""
+    return run_of_all(tmp_path_factory, "small", *SMALL)
+
+
+def run_of_all(factory: pytest.TempPathFactory, name: str, *arguments: str) -> Path:
+    """The directory of a run that the first worker to ask for it makes, and all of them read."""
+    base = factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    run_dir, finished = base / name / "run", base / name / "finished"
+    run_dir.parent.mkdir(exist_ok=True)
+    with (base / name / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not finished.exists():
+            shutil.rmtree(run_dir, ignore_errors=True)
+            done = rlrun("train", *arguments, f"run_dir={run_dir}")
+            assert done.code == 0, done.err
+            finished.touch()
+    return run_dir
 
 
 @pytest.fixture(scope="session")

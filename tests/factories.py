@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,12 @@ ROOT = Path(__file__).parent.parent
 
 
 def config(*overrides: str) -> RunConfig:
-    """The quickstart with changes."""
+    """The quickstart with changes, to be changed further at will."""
+    return deepcopy(_quickstart(*overrides))
+
+
+@cache
+def _quickstart(*overrides: str) -> RunConfig:
     return load(["+recipe=quickstart", *overrides]).config
 
 

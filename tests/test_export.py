@@ -22,7 +22,8 @@ from rlrun.export import export
 from rlrun.learner.learner import Learner
 from rlrun.models import resolve_model
 from rlrun.training_state import load_tensors
-from tests.conftest import SMALL, rlrun
+from tests.conftest import SMALL
+from tests.e2e.forked import forked as rlrun
 
 TOKENS = torch.tensor([[1, 40, 77, 19, 133, 250, 8, 2, 61, 5]])
 MODEL_FILES = ["config.json", "generation_config.json", "model.safetensors"]

@@ -426,6 +426,14 @@ def test_the_split_of_cores_is_said(overrides: tuple[str, ...], said: str) -> No
     assert found("split", *overrides).detail.startswith(said)
 
 
+def test_the_variable_of_openmp_counts_where_num_threads_does_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert found("split").detail.startswith("5 threads to train and 5 to sample")
+    assert found("split", "num_threads=4").detail.startswith("4 threads to train and 4 to sample")
+
+
 @pytest.mark.parametrize(
     ("override", "why"),
     [

@@ -26,11 +26,11 @@ class LocalCluster(Cluster):
         """Loads the policy."""
         from rlrun.derived import generator_share, sampling_of
         from rlrun.learner.learner import Learner
-        from rlrun.machine import available_cores, device_of
+        from rlrun.machine import cores_to_take, device_of
 
         sampling = sampling_of(config, training=True)
         learner = compute_blocking(Learner, config.policy, config.loss, sampling, device_of(config))
-        return LocalRoles(learner, config, folder, generator_share(config, available_cores()))
+        return LocalRoles(learner, config, folder, generator_share(config, cores_to_take()))
 
 
 class LocalRoles(RunningCluster):
@@ -48,14 +48,14 @@ class LocalRoles(RunningCluster):
     async def start_generator(self, renderer: Renderer, say: Callable[[str], None]) -> Generator:
         """See ``RunningCluster.start_generator``."""
         from rlrun.derived import generator_inputs, thread_counts
-        from rlrun.machine import available_cores
+        from rlrun.machine import cores_to_take
 
         inputs = generator_inputs(
             self._config,
             model=self.learner.model,
             weights=self.learner.weights,
             renderer=renderer,
-            num_threads=thread_counts(self._config, available_cores())[1],
+            num_threads=thread_counts(self._config, cores_to_take())[1],
             folder=self._folder,
         )
         announcement = self._config.generation.announcement(inputs)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from rlrun.cluster.ray import RayCluster
 from rlrun.config.schema import RunConfig
 from rlrun.derived import thread_counts
-from rlrun.machine import available_cores
+from rlrun.machine import available_cores, cores_to_take
 from rlrun.planning.plan import Layout
 from rlrun.preflight.lines import Findings
 
@@ -20,7 +20,7 @@ def look_at_cores(config: RunConfig, layout: Layout, findings: Findings) -> None
         each = f"{cores} core{'s' * (cores > 1)} each"
         text = f"{layout.ranks} to train and {layout.engines} to sample, {each}, {where}"
     else:
-        learner, generator = thread_counts(config, available_cores())
+        learner, generator = thread_counts(config, cores_to_take())
         when = "at once" if config.grpo.concurrent else "in turns"
         text = (
             f"{learner} thread{'s' * (learner > 1)} to train and {generator} to sample, {when}; "

@@ -2,7 +2,8 @@
 """Commands in processes of their own that do not have to import torch again.
 
 A server imports it once and forks for each command: arguments, output and exit code are those of
-the command line, at a fraction of its start-up time.
+the command line, at a fraction of its start-up time. So is the process that an asynchronous run
+generates with (standby.py), unless a test wants the one that Python starts.
 """
 
 from __future__ import annotations
@@ -15,22 +16,33 @@ import tempfile
 from pathlib import Path
 
 from tests.conftest import Command, environment
+from tests.e2e.standby import stand_by
 
 PRELOAD = [
     *("rlrun.assemble", "rlrun.preflight", "transformers.models.qwen3.modeling_qwen3"),
-    *("rlrun.eval_command", "tests.e2e.warm"),
+    *("rlrun.eval_command", "rlrun.generation.process_child", "tests.e2e.warm"),
 ]
 
 FORKS = multiprocessing.get_context("forkserver")
 """Its processes start in no time once ``start_server`` was called."""
 
 
-def forked(*arguments: str, cwd: Path | None = None, timeout: float = 240) -> Command:
-    """What ``rlrun`` with these arguments does."""
+def forked(
+    *arguments: str, cwd: Path | None = None, timeout: float = 240, own_python: bool = False
+) -> Command:
+    """What ``rlrun`` with these arguments does.
+
+    Args:
+        arguments: As they are typed.
+        cwd: The current folder of the command.
+        timeout: Seconds.
+        own_python: The process that it generates with is not forked.
+    """
     start_server()
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
-        child = FORKS.Process(target=_command, args=(arguments, cwd or Path.cwd(), out, err))
+        given = (arguments, cwd or Path.cwd(), out, err, own_python)
+        child = FORKS.Process(target=_command, args=given)
         child.start()
         child.join(timeout)
         if child.exitcode is None:
@@ -40,16 +52,15 @@ def forked(*arguments: str, cwd: Path | None = None, timeout: float = 240) -> Co
 
 
 class Started:
-    """A command that runs, with what the tests use of subprocess.Popen."""
+    """A command that runs, with what the tests use of subprocess.Popen; arguments as above."""
 
-    def __init__(self, *arguments: str) -> None:
+    def __init__(self, *arguments: str, own_python: bool = False) -> None:
         start_server()
         self._folder = tempfile.TemporaryDirectory()
         self._out = Path(self._folder.name) / "out"
         self._out.touch()
-        self._process = FORKS.Process(
-            target=_command, args=(arguments, Path.cwd(), self._out, self._out)
-        )
+        given = (arguments, Path.cwd(), self._out, self._out, own_python)
+        self._process = FORKS.Process(target=_command, args=given)
         self._process.start()
 
     @property
@@ -90,12 +101,14 @@ def start_server() -> None:
         os.environ["PYTHONPATH"] = before
 
 
-def _command(arguments: tuple[str, ...], cwd: Path, out: Path, err: Path) -> None:
+def _command(arguments: tuple[str, ...], cwd: Path, out: Path, err: Path, own_python: bool) -> None:
     """Runs in the child."""
     for path, number in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
     os.chdir(cwd)
     os.environ.update(environment())
+    if arguments[0] in ("train", "resume") and not own_python:
+        stand_by()
     sys.argv = ["rlrun", *arguments]
     from rlrun.cli import main
 

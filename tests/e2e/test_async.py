@@ -42,7 +42,7 @@ def ages(run_dir: Path) -> list[int]:
 def async_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run directory of a whole asynchronous quickstart."""
     path = tmp_path_factory.mktemp("async") / "run"
-    done = rlrun("train", "+recipe=quickstart", ASYNC, f"run_dir={path}")
+    done = rlrun("train", "+recipe=quickstart", ASYNC, f"run_dir={path}", own_python=True)
     assert done.code == 0, done.err
     return path
 
@@ -148,7 +148,7 @@ def generator_pid(parent: int) -> int | None:
 
 def test_a_generator_that_dies_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    process = start(run_dir, ASYNC)
+    process = start(run_dir, ASYNC, own_python=True)
     wait_for_step(run_dir, 2, process)
     pid = generator_pid(process.pid)
     assert pid is not None
@@ -163,7 +163,7 @@ def test_a_generator_that_dies_is_replaced_and_nothing_is_lost(tmp_path: Path) -
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_generator_outlives_its_run(tmp_path: Path, number: int) -> None:
     run_dir = tmp_path / "run"
-    process = start(run_dir, ASYNC)
+    process = start(run_dir, ASYNC, own_python=True)
     wait_for_step(run_dir, 1, process)
     pid = generator_pid(process.pid)
     process.send_signal(number)

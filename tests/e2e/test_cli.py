@@ -165,7 +165,8 @@ def test_what_config_prints_is_the_same_recipe(resolved: Path) -> None:
 
 def test_what_config_prints_can_be_trained(resolved: Path, tmp_path: Path) -> None:
     sizes = ("grpo.num_prompts_per_step=2", "grpo.num_generations_per_prompt=2")
-    done = forked("train", f"+recipe={resolved}", *sizes, "grpo.max_val_samples=2", cwd=tmp_path)
+    more = ("grpo.max_val_samples=2", "num_threads=2")
+    done = forked("train", f"+recipe={resolved}", *sizes, *more, cwd=tmp_path)
     assert done.code == 0, done.err
     (run_dir,) = (tmp_path / "runs" / "mine").iterdir()
     assert json.loads((run_dir / "status.json").read_text())["step"] == 2

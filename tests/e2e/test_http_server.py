@@ -13,7 +13,8 @@ from typing import Any
 
 import openai
 
-from tests.conftest import SMALL, environment, rlrun
+from tests.conftest import SMALL, environment
+from tests.e2e.forked import forked
 
 QUESTION: Any = [{"role": "user", "content": "What is 37 + 45?"}]
 TIMING = ("time", "perf/", "idle/", "refit/seconds")
@@ -76,7 +77,7 @@ def test_a_parser_that_does_not_exist_is_refused_before_anything_starts(tmp_path
     run = tmp_path / "run"
     flags = ("generation.expose_http_server=true", "generation.http.tool_parser=hermess")
     for command in ("train", "check"):
-        done = rlrun(command, *SMALL, f"run_dir={run}", *flags)
+        done = forked(command, *SMALL, f"run_dir={run}", *flags)
         assert done.code == 2
         assert "hermess" in done.err + done.out and "qwen3_coder" in done.err + done.out
     assert not run.exists()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from rlrun.audit import audit
 from rlrun.logs import read_metrics
 from rlrun.metrics import is_declared
 from rlrun.records import read_trained, read_validation
-from tests.conftest import SMALL, rlrun
+from tests.conftest import SMALL
+from tests.e2e.forked import forked as rlrun
 
 
 def test_reward_rises(quickstart_run: Path) -> None:
@@ -109,12 +111,13 @@ def test_config_yaml_starts_the_same_run(small_run: Path, tmp_path: Path) -> Non
     assert untimed(again) == untimed(small_run)
 
 
-def test_a_run_directory_is_never_overwritten(small_run: Path) -> None:
-    before = (small_run / "metrics.jsonl").read_bytes()
-    done = rlrun("train", *SMALL, f"run_dir={small_run}")
+def test_a_run_directory_is_never_overwritten(small_run: Path, tmp_path: Path) -> None:
+    run_dir = shutil.copytree(small_run, tmp_path / "run")
+    before = (run_dir / "metrics.jsonl").read_bytes()
+    done = rlrun("train", *SMALL, f"run_dir={run_dir}")
     assert done.code == 7
     assert "rlrun resume" in done.err
-    assert (small_run / "metrics.jsonl").read_bytes() == before
+    assert (run_dir / "metrics.jsonl").read_bytes() == before
 
 
 def untimed(run_dir: Path) -> list[dict[str, float]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -21,8 +22,8 @@ from tests.e2e.test_quickstart import untimed
 FINAL = "checkpoints/step_000008/policy/model.safetensors"
 
 
-def start(run_dir: Path, *overrides: str) -> Started:
-    return Started("train", *SMALL, f"run_dir={run_dir}", *overrides)
+def start(run_dir: Path, *overrides: str, own_python: bool = False) -> Started:
+    return Started("train", *SMALL, f"run_dir={run_dir}", *overrides, own_python=own_python)
 
 
 def wait_for_step(run_dir: Path, step: int, process: Started) -> None:
@@ -190,20 +191,22 @@ def test_a_damaged_checkpoint_is_said_aloud_and_passed_over(
     assert all(ours[name].equal(theirs[name]) for name in ours)
 
 
-def test_a_resume_refuses_what_would_make_it_another_run(small_run: Path) -> None:
-    done = rlrun("resume", str(small_run), "policy.optimizer.lr=1", "grpo.seed=7")
+def test_a_resume_refuses_what_would_make_it_another_run(small_run: Path, tmp_path: Path) -> None:
+    run_dir = shutil.copytree(small_run, tmp_path / "run")
+    done = rlrun("resume", str(run_dir), "policy.optimizer.lr=1", "grpo.seed=7")
     assert done.code == 2
     assert done.err.count("error: ") == 2
     assert "grpo.max_num_steps" in done.err
 
 
-def test_a_resume_refuses_to_end_before_what_is_done(small_run: Path) -> None:
+def test_a_resume_refuses_to_end_before_what_is_done(small_run: Path, tmp_path: Path) -> None:
+    run_dir = shutil.copytree(small_run, tmp_path / "run")
     names = ("config.yaml", "status.json", "metrics.jsonl")
-    before = [(small_run / name).read_bytes() for name in names]
-    done = rlrun("resume", str(small_run), "grpo.max_num_steps=2")
+    before = [(run_dir / name).read_bytes() for name in names]
+    done = rlrun("resume", str(run_dir), "grpo.max_num_steps=2")
     assert done.code == 2
     assert done.err.startswith("error: grpo.max_num_steps=2: the run has made 8 steps already")
-    assert [(small_run / name).read_bytes() for name in names] == before
+    assert [(run_dir / name).read_bytes() for name in names] == before
 
 
 def test_resuming_nothing_is_a_storage_error(tmp_path: Path) -> None:

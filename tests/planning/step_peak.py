@@ -11,7 +11,9 @@ import ctypes
 import json
 import re
 import sys
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,9 +28,12 @@ from rlrun.planning.plan import layout_of, learner_memory
 from rlrun.planning.shape import config_of, shape_of
 from tests.factories import sample, trajectory
 
-GIVES_BACK = {"MALLOC_MMAP_THRESHOLD_": "65536"}
-"""For the environment: glibc then returns what was freed to the system at once. Otherwise it keeps
-blocks of up to 32 MiB, which would be measured although nothing holds them."""
+GIVES_BACK_FROM = 65536
+"""Bytes of a block from which on glibc returns it to the system at once when it is freed, in the
+environment MALLOC_MMAP_THRESHOLD_. Otherwise it keeps blocks of up to 32 MiB, which would be
+measured although nothing holds them."""
+M_MMAP_THRESHOLD = -3
+"""What glibc's mallopt calls that."""
 
 
 def peak() -> int:
@@ -82,6 +87,12 @@ def main(
         "estimated": sum(part.bytes for part in parts),
         **{part.name: part.bytes for part in parts},
     }
+
+
+def send(found: Connection, *given: Any) -> None:
+    """Sends what ``main`` finds in this process, which was forked and has not computed yet."""
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, GIVES_BACK_FROM)
+    found.send(main(*given))
 
 
 if __name__ == "__main__":
