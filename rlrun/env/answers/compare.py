@@ -10,6 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 from rlrun.env.answers.clean import clean
+from rlrun.env.answers.dates import times
 from rlrun.env.answers.exact import Undefined, to_fraction
 from rlrun.env.answers.nodes import Constant, Number, Operation, Symbol, Undecided
 from rlrun.env.answers.quantities import Decider, same_quantity
@@ -29,11 +30,13 @@ from rlrun.env.answers.shapes import (
     Piece,
     Region,
     Relation,
+    Rounded,
     Scalar,
     Text,
     Unparsed,
 )
 from rlrun.env.answers.statements import as_region
+from rlrun.env.answers.vectors import components
 
 
 def same_text(gold: str, answer: str, decider: Decider) -> bool:
@@ -63,8 +66,20 @@ def same(gold: Answer, answer: Answer, decider: Decider) -> bool:
     Raises:
         Undecided: The decider cannot tell.
     """
+    if isinstance(gold, Scalar) or isinstance(answer, Scalar):
+        left, right = components(gold), components(answer)
+        if left is not None and right is not None:
+            return all(decider.equal(a, b) for a, b in zip(left, right, strict=True))
     if isinstance(gold, Scalar) and isinstance(answer, Scalar):
         return same_quantity(gold, answer, decider)
+    if isinstance(gold, Rounded):
+        return _is_near(gold, decider) and any(
+            same(value, answer, decider) for value in (gold.exact, gold.shown)
+        )
+    if isinstance(answer, Rounded):
+        return _is_near(answer, decider) and any(
+            same(gold, value, decider) for value in (answer.exact, answer.shown)
+        )
     if isinstance(gold, Congruence) or isinstance(answer, Congruence):
         return _same_congruence(gold, answer, decider)
     if isinstance(gold, Unparsed) or isinstance(answer, Unparsed):
@@ -86,6 +101,26 @@ def same(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(gold, Region) or isinstance(answer, Region):
         return _same_region(gold, answer, decider)
     return _same_listing(gold, answer, decider)
+
+
+# --- rounded values -------------------------------------------------------------------------------
+
+_MAX_DECIMALS = 30
+
+
+def _is_near(rounded: Rounded, decider: Decider) -> bool:
+    """Whether the decimal is the expression, rounded to its last place."""
+    exact, shown = (a.value if isinstance(a, Named) else a for a in (rounded.exact, rounded.shown))
+    if not isinstance(exact, Scalar) or not isinstance(shown, Scalar):
+        return False
+    try:
+        value = to_fraction(shown.node)
+    except (Undecided, Undefined):
+        return False
+    for decimals in range(_MAX_DECIMALS):
+        if (value * 10**decimals).denominator == 1:
+            return decider.near(exact.node, value, Fraction(1, 2 * 10**decimals))
+    return False
 
 
 # --- options and words ----------------------------------------------------------------------------
@@ -191,8 +226,7 @@ def _same_colons(gold: Answer, answer: Answer, decider: Decider) -> bool:
         if len(gold.parts) != len(answer.parts) or not _suffixes_agree(gold, answer):
             return False
         if gold.clock and answer.clock:
-            pairs = zip(gold.parts, answer.parts, strict=True)
-            return all(decider.equal(left, right) for left, right in pairs)
+            return bool(times(gold) & times(answer))
         first, other = gold.parts[0], answer.parts[0]
         return all(
             decider.equal(Operation("mul", (left, other)), Operation("mul", (right, first)))
@@ -237,14 +271,21 @@ def _same_matrix(gold: Answer, answer: Answer, decider: Decider) -> bool:
     return _pairwise(left, right, decider)
 
 
+_SQUARE = ("[]", "()")
+
+
 def _rows(listing: Listing) -> Matrix | None:
     """A matrix that is written as a list of rows."""
     rows = [
         item.items
         for item in listing.items
-        if isinstance(item, Listing) and item.order is Order.TUPLE and item.brackets == "[]"
+        if isinstance(item, Listing) and item.order is Order.TUPLE and item.brackets in _SQUARE
     ]
-    if listing.brackets != "[]" or len(rows) < len(listing.items) or len(set(map(len, rows))) != 1:
+    if (
+        listing.brackets not in _SQUARE
+        or len(rows) < len(listing.items)
+        or len(set(map(len, rows))) != 1
+    ):
         return None
     return Matrix(tuple(rows))
 

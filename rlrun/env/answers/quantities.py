@@ -20,6 +20,9 @@ class Decider(Protocol):
     def equal(self, left: Node, right: Node) -> bool:
         """Whether two expressions have the same value wherever both are defined."""
 
+    def near(self, node: Node, value: Fraction, tolerance: Fraction) -> bool:
+        """Whether a constant expression differs from a number by no more than a tolerance."""
+
     def ratio_sign(self, left: Node, right: Node) -> int:
         """The sign of the constant that one expression is of the other, 0 if there is none."""
 

@@ -35,6 +35,7 @@ from rlrun.env.answers.wording import text_answer
 _MAX_ITEMS = 100
 _SEPARATORS = frozenset({",", ";", "and", "or", "\\wedge", "\\vee"})
 _UNION = frozenset({"\\cup"})
+_POSITIVE = ("^+", "^{+}", "_+", "_{+}", "_{>0}")
 _ABOUT = frozenset({"about", "approximately", "approx", "around", "exactly"})
 _SHORT_WORDS = frozenset("no ok up on off yes odd true red".split())
 
@@ -113,7 +114,7 @@ def _combined_regions(found: list[Region], separators: list[str]) -> Answer:
     for separator, region in zip(separators, found[1:], strict=True):
         both = None
         if separator not in ("or", "\\vee"):
-            both = regions.intersection(result, region)
+            both = regions.intersection(result, region) or regions.opposite(result, region)
         # "x < -2 and x > 2" can only mean both parts of the solution.
         result = both if both is not None and both.pieces else regions.union(result, region)
     return result
@@ -205,6 +206,8 @@ def _read_value(tokens: list[Token]) -> Answer:
 def _reals(rest: list[Token]) -> Answer:
     if not rest:
         return regions.REALS
+    if "".join(token.text for token in rest) in _POSITIVE:
+        return Region((Piece(Number(Fraction(0)), regions.INFINITY, False, False),))
     if rest[0].text in ("\\setminus", "-") and len(rest) > 1:
         excluded = _read_part(rest[1:])
         if isinstance(excluded, Listing) and excluded.order is Order.SET:
@@ -212,6 +215,10 @@ def _reals(rest: list[Token]) -> Answer:
             region = regions.without(regions.REALS, nodes)
             if len(nodes) == len(excluded.items) and region is not None:
                 return region
+        elif (hole := as_region(excluded)) is not None:
+            outside = regions.complement(hole)
+            if outside is not None:
+                return outside
     raise Unreadable("an unknown set of real numbers")
 
 
@@ -220,7 +227,9 @@ def _bracketed(opening: str, ending: str, inside: list[Token]) -> Answer:
         return read_tokens(inside)
     if opening == "\\{":
         return _set(inside)
-    parts, _ = split_top(inside, frozenset({",", ";"}))
+    parts, separators = split_top(inside, frozenset({",", ";"}))
+    if len(set(separators)) > 1:
+        raise Unreadable("commas and semicolons between the same brackets")
     if len(parts) == 1:
         if opening + ending not in ("()", "[]", "<>"):
             raise Unreadable("an interval with one end")

@@ -17,6 +17,7 @@ _NUMERALS = (
     "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen "
     "sixteen seventeen eighteen nineteen twenty"
 ).split()
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _NO_SOLUTION: Answer = Listing(Order.SET, ())
 _PHRASES: dict[str, Answer] = {
     **dict.fromkeys(
@@ -39,6 +40,12 @@ _PHRASES: dict[str, Answer] = {
     ),
     "dne": Text("does not exist"),
     **{name: Scalar(number(value)) for value, name in enumerate(_NUMERALS)},
+    **{
+        ten + (f"{joint}{_NUMERALS[unit]}" if unit else ""): Scalar(number(20 + 10 * place + unit))
+        for place, ten in enumerate(_TENS)
+        for unit in range(10)
+        for joint in "- "
+    },
     **{
         f"{name} {unit}": Scalar(number(value * 10**power))
         for value, name in enumerate(_NUMERALS)
