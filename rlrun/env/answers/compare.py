@@ -10,10 +10,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 from rlrun.env.answers.clean import clean
-from rlrun.env.answers.dates import times
+from rlrun.env.answers.dates import same_colons
 from rlrun.env.answers.exact import Undefined, to_fraction
-from rlrun.env.answers.nodes import Constant, Number, Operation, Symbol, Undecided
-from rlrun.env.answers.quantities import Decider, same_quantity
+from rlrun.env.answers.nodes import Constant, Symbol, Undecided
+from rlrun.env.answers.quantities import Decider, is_near, same_quantity
 from rlrun.env.answers.reader import MAX_CHARACTERS, flattened, read, read_gold
 from rlrun.env.answers.relations import as_relation
 from rlrun.env.answers.shapes import (
@@ -73,11 +73,11 @@ def same(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(gold, Scalar) and isinstance(answer, Scalar):
         return same_quantity(gold, answer, decider)
     if isinstance(gold, Rounded):
-        return _is_near(gold, decider) and any(
+        return is_near(gold, decider) and any(
             same(value, answer, decider) for value in (gold.exact, gold.shown)
         )
     if isinstance(answer, Rounded):
-        return _is_near(answer, decider) and any(
+        return is_near(answer, decider) and any(
             same(gold, value, decider) for value in (answer.exact, answer.shown)
         )
     if isinstance(gold, Congruence) or isinstance(answer, Congruence):
@@ -95,32 +95,12 @@ def same(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(gold, Numeral) or isinstance(answer, Numeral):
         return _same_numeral(gold, answer)
     if isinstance(gold, Colons) or isinstance(answer, Colons):
-        return _same_colons(gold, answer, decider)
+        return same_colons(gold, answer, decider)
     if isinstance(gold, Matrix) or isinstance(answer, Matrix):
         return _same_matrix(gold, answer, decider)
     if isinstance(gold, Region) or isinstance(answer, Region):
         return _same_region(gold, answer, decider)
     return _same_listing(gold, answer, decider)
-
-
-# --- rounded values -------------------------------------------------------------------------------
-
-_MAX_DECIMALS = 30
-
-
-def _is_near(rounded: Rounded, decider: Decider) -> bool:
-    """Whether the decimal is the expression, rounded to its last place."""
-    exact, shown = (a.value if isinstance(a, Named) else a for a in (rounded.exact, rounded.shown))
-    if not isinstance(exact, Scalar) or not isinstance(shown, Scalar):
-        return False
-    try:
-        value = to_fraction(shown.node)
-    except (Undecided, Undefined):
-        return False
-    for decimals in range(_MAX_DECIMALS):
-        if (value * 10**decimals).denominator == 1:
-            return decider.near(exact.node, value, Fraction(1, 2 * 10**decimals))
-    return False
 
 
 # --- options and words ----------------------------------------------------------------------------
@@ -137,9 +117,13 @@ def _letter(answer: Answer) -> str:
 
 
 def _same_option(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    nothing = Text("")
+    if isinstance(gold, Option) and isinstance(answer, Option) and gold.letter == answer.letter:
+        contents = (gold.content, answer.content)
+        if all(isinstance(content, Scalar) for content in contents):
+            return same(*contents, decider)
     if _letter(gold) and _letter(answer):
         return _letter(gold) == _letter(answer)
-    nothing = Text("")
     if isinstance(gold, Option):
         return gold.content != nothing and same(gold.content, answer, decider)
     if isinstance(answer, Option):
@@ -219,31 +203,6 @@ def _residue(congruence: Congruence) -> Fraction | None:
         return to_fraction(value.node) % congruence.modulus
     except (Undecided, Undefined):
         return None
-
-
-def _same_colons(gold: Answer, answer: Answer, decider: Decider) -> bool:
-    if isinstance(gold, Colons) and isinstance(answer, Colons):
-        if len(gold.parts) != len(answer.parts) or not _suffixes_agree(gold, answer):
-            return False
-        if gold.clock and answer.clock:
-            return bool(times(gold) & times(answer))
-        first, other = gold.parts[0], answer.parts[0]
-        return all(
-            decider.equal(Operation("mul", (left, other)), Operation("mul", (right, first)))
-            for left, right in zip(gold.parts, answer.parts, strict=True)
-        )
-    colons, plain = (gold, answer) if isinstance(gold, Colons) else (answer, gold)
-    if not isinstance(colons, Colons) or not isinstance(plain, Scalar):
-        return False
-    if colons.suffix and all(part == Number(Fraction(0)) for part in colons.parts[1:]):
-        return decider.equal(colons.parts[0], plain.node)
-    if colons.clock or colons.suffix or len(colons.parts) != 2:
-        return False
-    return decider.equal(Operation("div", colons.parts), plain.node)
-
-
-def _suffixes_agree(gold: Colons, answer: Colons) -> bool:
-    return not gold.suffix or not answer.suffix or gold.suffix == answer.suffix
 
 
 def _same_matrix(gold: Answer, answer: Answer, decider: Decider) -> bool:

@@ -83,7 +83,7 @@ class _Parser(Cursor):
             return False
         if token.kind is Kind.NUMBER:
             previous = self.tokens[self.at - 1]
-            if previous.kind is not Kind.CLOSE and not self.letters:
+            if previous.kind is not Kind.CLOSE and previous.text != "!" and not self.letters:
                 raise Unreadable("two numerals side by side")
             return True
         if token.kind is Kind.COMMAND:

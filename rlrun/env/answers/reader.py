@@ -56,12 +56,13 @@ _CONGRUENCE = re.compile(
 )
 _OUTWARD = re.compile(r"([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])")
 _BASE = re.compile(
-    r"([0-9A-Z]+)\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
+    r"\(?([0-9A-Z]+)\)?\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
     r"|([0-9A-Z]+)(?:\s+|\s*\()base[ -]+(?:(\d{1,2})|([a-z]+))\)?"
 )
 _BASE_NAMES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
 _BASE_NAMES |= {"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16}
 _OPTION = re.compile(r"(?:\(([A-J])\)|\[([A-J])\]|([A-J])[).:](?=\s|$))\s*(.*)", re.DOTALL)
+_FURTHER_OPTION = re.compile(r"(?<![^\s,;])(?:\([A-J]\)|\[[A-J]\]|[A-J][).:](?=\s|$))")
 _OPTION_WORD = re.compile(r"(?:option|choice|answer)\s*\(?([A-Ja-j])\)?", re.IGNORECASE)
 _NOT_CONTENT = re.compile(r"(?:or|and)\b|[,;+*/^=<>-]|\\cdot|\\times|\(|\[")
 _TEXT_COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mbox|mathbf|textrm)\s*\{([^{}]*)\}")
@@ -141,7 +142,7 @@ def _whole_text(cleaned: str) -> Answer | None:
     if option := _OPTION.fullmatch(flat):
         letter = next(group for group in option.groups()[:3] if group)
         content = option.group(4)
-        if content and (_NOT_CONTENT.match(content) or _OPTION.fullmatch(content)):
+        if content and (_NOT_CONTENT.match(content) or _FURTHER_OPTION.search(content)):
             return None
         return Option(letter, read(content) or Text(""))
     return None

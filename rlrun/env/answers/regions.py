@@ -12,6 +12,7 @@ from rlrun.env.answers.shapes import Piece, Region
 INFINITY = Constant("oo")
 MINUS_INFINITY = Operation("neg", (INFINITY,))
 REALS = Region((Piece(MINUS_INFINITY, INFINITY, False, False),))
+POSITIVE = Region((Piece(Number(Fraction(0)), INFINITY, False, False),))
 
 _End = tuple[int, Fraction]
 """(-1, 0) and (1, 0) are the infinities, (0, value) is a number."""

@@ -138,8 +138,8 @@ def _equation(sides: list[list[Token]], read: Read) -> Answer:
         return Named(_spelling(first), _expression(first), read(last), True)
     left, right = _expression(first), _expression(last)
     if left is not None and not symbols(left):
-        if len(sides) == 2 and _is_name(last):
-            return Named(_spelling(last), right, read(first), True)
+        if len(sides) == 2 and (_is_name(last) or (right and symbols(right))):
+            return _equation([last, first], read)
         return _checked_value(left, right, read(last))
     if _is_quantity(first):
         return Named(_spelling(first), left, read(last), False)
