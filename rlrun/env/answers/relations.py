@@ -48,7 +48,7 @@ def read_relation(sides: list[list[Token]], signs: list[str], read: Read) -> Ans
         return read(sides[1])
     if not all(sides):
         raise Unreadable("a relation without one of its sides")
-    if signs[-1] == "\\approx" and (len(signs) > 1 or not _is_name(sides[0])):
+    if signs[-1] == "\\approx" and (len(signs) > 1 or not _is_unknown(sides[0])):
         exact = read_relation(sides[:-1], signs[:-1], read) if len(signs) > 1 else read(sides[0])
         shown = read(sides[-1])
         if all(isinstance(answer, Scalar | Named) for answer in (exact, shown)):
@@ -123,6 +123,12 @@ def _is_name(tokens: list[Token]) -> bool:
     if token.kind is Kind.RUN:
         return len(token.text) == 1 or token.text.isupper()
     return token.kind is Kind.COMMAND and token.text[1:].isalpha() and token.text != "\\infty"
+
+
+def _is_unknown(tokens: list[Token]) -> bool:
+    """Whether tokens name something whose value they do not say, as "x" does and "pi" does not."""
+    node = _expression(tokens)
+    return _is_name(tokens) and (node is None or bool(symbols(node)))
 
 
 def _is_quantity(tokens: list[Token]) -> bool:

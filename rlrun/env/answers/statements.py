@@ -218,8 +218,9 @@ def _is_word(run: str) -> bool:
         return True
     if not 3 <= len(run) <= 4 or run.isupper():
         return len(run) > 2
+    run = run.lower()
     ordered = all(a < b for a, b in zip(run, run[1:], strict=False))
-    return not ordered and any(letter in "aeiou" for letter in run.lower())
+    return not ordered and any(letter in "aeiou" for letter in run)
 
 
 def _read_value(tokens: list[Token]) -> Answer:
