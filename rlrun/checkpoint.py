@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_NAME = re.compile(r"step_(\d+)")
-_REPLACED = re.compile(r"\.(step_(\d+))\.replaced")
+_NAME = re.compile(r"step_([0-9]+)")
+_REPLACED = re.compile(r"\.(step_([0-9]+))\.replaced")
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,15 @@ def test_a_saved_checkpoint_is_loaded_with_its_metrics(tmp_path: Path) -> None:
 
 
 def test_the_latest_is_found_by_number_among_other_names(tmp_path: Path) -> None:
-    for name in ("step_5", "step_10", "step_9", "step_7_tmp", "tmp_step_11", "step_10-hf"):
+    for name in (
+        "step_5",
+        "step_10",
+        "step_9",
+        "step_7_tmp",
+        "tmp_step_11",
+        "step_10-hf",
+        "step_٣",
+    ):
         (tmp_path / name).mkdir()
     (tmp_path / "step_12").write_text("a file")
     assert saved_steps(tmp_path) == [5, 9, 10]

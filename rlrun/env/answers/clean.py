@@ -37,7 +37,16 @@ _UNICODE = {
     "∈": " \\in ",
     "±": " \\pm ",
     "∓": " \\mp ",
+    "∛": "\\sqrt[3] ",
+    "∜": "\\sqrt[4] ",
+    "⌊": "\\lfloor ",
+    "⌋": "\\rfloor ",
+    "⌈": "\\lceil ",
+    "⌉": "\\rceil ",
+    "∣": "|",
+    "。": ".",
     "°": "^\\circ ",
+    "˚": "^\\circ ",
     "º": "^\\circ ",
     "…": "\\ldots ",
     "ℝ": " \\mathbb{R} ",
@@ -103,6 +112,7 @@ _SPELLING = {
     "dotsc": "ldots",
 }
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
+_BOLD_REALS = re.compile(r"\\mathbf\s*\{\s*R\s*\}")
 _BARE = {"lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "colon": ":"}
 _BARE |= dict.fromkeys(("vert", "lvert", "rvert", "mid"), "|")
 _BARE |= dict.fromkeys(("degree", "textdegree"), "^\\circ ")
@@ -116,6 +126,17 @@ _LETTER_DEGREE = re.compile(r"(?<=\d)\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))")
 _DISPLAY = r"(?:aligned|align|alignedat|gathered|gather|split|equation|cases)\*?"
 _DISPLAYED = re.compile(rf"\\begin\{{({_DISPLAY})\}}(.*)\\end\{{\1\}}", re.DOTALL)
 _ROW_END = re.compile(r"\\\\(?:\s*\[[^\]]*\])?")
+_TEXT = r"\\(?:text|textrm|mathrm|mbox|textbf)\s*"
+_ORDINAL = re.compile(
+    r"(?<=\d)(?:(?:st|nd|rd|th)|\s*\^\s*\{\s*(?:st|nd|rd|th)\s*\}|"
+    rf"\s*(?:\^\s*)?(\{{\s*)?(?:{_TEXT}|\\textsuperscript\s*)\{{\s*(?:st|nd|rd|th)\s*\}}(?(1)\s*\}}))(?![A-Za-z])"
+)
+_UNIT_FRACTION = re.compile(
+    rf"\\frac\s*\{{\s*{_TEXT}\{{([A-Za-z ]+)\}}\s*\}}\s*\{{\s*{_TEXT}\{{([A-Za-z ]+)\}}"
+    r"(\s*\^\s*\{?\s*[23]\s*\}?)?\s*\}"
+)
+_ABBREVIATION = re.compile(r"(?<=[A-Za-z]{2})\.(?=[\s}])")
+_PER_CENT = re.compile(r"\bper cent\b", re.IGNORECASE)
 _TIMES_POWER = re.compile(r"(?<=[\d.)}])\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
 _APOSTROPHES = re.compile(r"(?<![\d.'])[1-9]\d{0,2}(?:'\d{3})+(?![\d'])")
 _LEAD = re.compile(
@@ -202,11 +223,13 @@ def clean(text: str) -> str:
         text = _BRACED_COMMA.sub("", text)
         text = _LABEL.sub("", _PHANTOM.sub("", _COLOUR.sub("", text)))
         text = _SIZES.sub("", text)
-        text = _COMMAND.sub(_spell, text)
+        text = _BOLD_REALS.sub(r"\\mathbb{R}", _COMMAND.sub(_spell, text))
+        text = _UNIT_FRACTION.sub(r"\\text{ \1/\2}\3", text)
     if "..." in text:
         text = text.replace("...", "\\ldots ")
     if "{,}" in text:
         text = _BRACED_COMMA.sub("", text)
+    text = _PER_CENT.sub("percent", _ABBREVIATION.sub("", _ORDINAL.sub("", text)))
     text = _DELIMITERS.sub(" ", text)
     text = _EMPTY_GROUP.sub(" ", text)
     text = _BRACED_SIGN.sub(r"\1", text)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 from rlrun.env.answers.clean import clean
+from rlrun.env.answers.dates import same_colons
 from rlrun.env.answers.exact import Undefined, to_fraction
-from rlrun.env.answers.nodes import Constant, Number, Operation, Symbol, Undecided
-from rlrun.env.answers.quantities import Decider, same_quantity
+from rlrun.env.answers.nodes import Constant, Symbol, Undecided
+from rlrun.env.answers.quantities import Decider, is_near, same_quantity
 from rlrun.env.answers.reader import MAX_CHARACTERS, flattened, read, read_gold
 from rlrun.env.answers.relations import as_relation
 from rlrun.env.answers.shapes import (
@@ -29,11 +30,13 @@ from rlrun.env.answers.shapes import (
     Piece,
     Region,
     Relation,
+    Rounded,
     Scalar,
     Text,
     Unparsed,
 )
 from rlrun.env.answers.statements import as_region
+from rlrun.env.answers.vectors import components
 
 
 def same_text(gold: str, answer: str, decider: Decider) -> bool:
@@ -63,8 +66,20 @@ def same(gold: Answer, answer: Answer, decider: Decider) -> bool:
     Raises:
         Undecided: The decider cannot tell.
     """
+    if isinstance(gold, Scalar) or isinstance(answer, Scalar):
+        left, right = components(gold), components(answer)
+        if left is not None and right is not None:
+            return all(decider.equal(a, b) for a, b in zip(left, right, strict=True))
     if isinstance(gold, Scalar) and isinstance(answer, Scalar):
         return same_quantity(gold, answer, decider)
+    if isinstance(gold, Rounded):
+        return is_near(gold, decider) and any(
+            same(value, answer, decider) for value in (gold.exact, gold.shown)
+        )
+    if isinstance(answer, Rounded):
+        return is_near(answer, decider) and any(
+            same(gold, value, decider) for value in (answer.exact, answer.shown)
+        )
     if isinstance(gold, Congruence) or isinstance(answer, Congruence):
         return _same_congruence(gold, answer, decider)
     if isinstance(gold, Unparsed) or isinstance(answer, Unparsed):
@@ -80,7 +95,7 @@ def same(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(gold, Numeral) or isinstance(answer, Numeral):
         return _same_numeral(gold, answer)
     if isinstance(gold, Colons) or isinstance(answer, Colons):
-        return _same_colons(gold, answer, decider)
+        return same_colons(gold, answer, decider)
     if isinstance(gold, Matrix) or isinstance(answer, Matrix):
         return _same_matrix(gold, answer, decider)
     if isinstance(gold, Region) or isinstance(answer, Region):
@@ -102,9 +117,13 @@ def _letter(answer: Answer) -> str:
 
 
 def _same_option(gold: Answer, answer: Answer, decider: Decider) -> bool:
+    nothing = Text("")
+    if isinstance(gold, Option) and isinstance(answer, Option) and gold.letter == answer.letter:
+        contents = (gold.content, answer.content)
+        if all(isinstance(content, Scalar) for content in contents):
+            return same(*contents, decider)
     if _letter(gold) and _letter(answer):
         return _letter(gold) == _letter(answer)
-    nothing = Text("")
     if isinstance(gold, Option):
         return gold.content != nothing and same(gold.content, answer, decider)
     if isinstance(answer, Option):
@@ -186,32 +205,6 @@ def _residue(congruence: Congruence) -> Fraction | None:
         return None
 
 
-def _same_colons(gold: Answer, answer: Answer, decider: Decider) -> bool:
-    if isinstance(gold, Colons) and isinstance(answer, Colons):
-        if len(gold.parts) != len(answer.parts) or not _suffixes_agree(gold, answer):
-            return False
-        if gold.clock and answer.clock:
-            pairs = zip(gold.parts, answer.parts, strict=True)
-            return all(decider.equal(left, right) for left, right in pairs)
-        first, other = gold.parts[0], answer.parts[0]
-        return all(
-            decider.equal(Operation("mul", (left, other)), Operation("mul", (right, first)))
-            for left, right in zip(gold.parts, answer.parts, strict=True)
-        )
-    colons, plain = (gold, answer) if isinstance(gold, Colons) else (answer, gold)
-    if not isinstance(colons, Colons) or not isinstance(plain, Scalar):
-        return False
-    if colons.suffix and all(part == Number(Fraction(0)) for part in colons.parts[1:]):
-        return decider.equal(colons.parts[0], plain.node)
-    if colons.clock or colons.suffix or len(colons.parts) != 2:
-        return False
-    return decider.equal(Operation("div", colons.parts), plain.node)
-
-
-def _suffixes_agree(gold: Colons, answer: Colons) -> bool:
-    return not gold.suffix or not answer.suffix or gold.suffix == answer.suffix
-
-
 def _same_matrix(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(gold, Matrix) and isinstance(answer, Matrix):
         if len(gold.rows) != len(answer.rows) or len(gold.rows[0]) != len(answer.rows[0]):
@@ -237,14 +230,21 @@ def _same_matrix(gold: Answer, answer: Answer, decider: Decider) -> bool:
     return _pairwise(left, right, decider)
 
 
+_SQUARE = ("[]", "()")
+
+
 def _rows(listing: Listing) -> Matrix | None:
     """A matrix that is written as a list of rows."""
     rows = [
         item.items
         for item in listing.items
-        if isinstance(item, Listing) and item.order is Order.TUPLE and item.brackets == "[]"
+        if isinstance(item, Listing) and item.order is Order.TUPLE and item.brackets in _SQUARE
     ]
-    if listing.brackets != "[]" or len(rows) < len(listing.items) or len(set(map(len, rows))) != 1:
+    if (
+        listing.brackets not in _SQUARE
+        or len(rows) < len(listing.items)
+        or len(set(map(len, rows))) != 1
+    ):
         return None
     return Matrix(tuple(rows))
 

@@ -212,6 +212,17 @@ class ExactDecider:
         except Undefined:
             return False
 
+    def near(self, node: Node, value: Fraction, tolerance: Fraction) -> bool:
+        """Whether a constant expression differs from a number by no more than a tolerance.
+
+        Raises:
+            Undecided: The expression is not rational.
+        """
+        try:
+            return abs(to_fraction(node) - value) <= tolerance
+        except Undefined:
+            return False
+
     def ratio_sign(self, left: Node, right: Node) -> int:
         """The sign of the constant that one expression is of the other, 0 if there is none.
 

@@ -104,7 +104,7 @@ def _boxed(text: str, box: re.Match[str]) -> Found:
 
 def _after_phrase(rest: str) -> str:
     """The answer after "the answer is": quoted mathematics, or the rest of the sentence."""
-    line = next((line for line in rest.split("\n", 3)[:3] if line.strip(" *_:$")), "")
+    line = next((line for line in rest.split("\n", 4)[:4] if line.strip(" *_:$\\[(")), "")
     line = line.strip()[:MAX_CHARACTERS]
     for quoted in _QUOTED:
         match = quoted.match(line)

@@ -119,6 +119,18 @@ class NumericDecider:
                     continue
         return agreed >= enough
 
+    def near(self, node: Node, value: Fraction, tolerance: Fraction) -> bool:
+        """Whether a constant expression differs from a number by no more than a tolerance."""
+        if symbols(node):
+            return False
+        try:
+            with mpmath.workdps(_DIGITS[1]):
+                known = mpmath.mpf(value.numerator) / value.denominator
+                limit = mpmath.mpf(tolerance.numerator) / tolerance.denominator
+                return bool(abs(evaluate(node, {}) - known) <= limit)
+        except NoValue:
+            return False
+
     def ratio_sign(self, left: Node, right: Node) -> int:
         """The sign of the constant that one expression is of the other, 0 if there is none."""
         left, right = exact.fold(left), exact.fold(right)

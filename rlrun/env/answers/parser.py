@@ -17,6 +17,8 @@ from rlrun.env.answers.nodes import Constant, Node, Number, Operation, Symbol, U
 _ACCENTS = frozenset(
     r"\vec \hat \bar \overline \tilde \widehat \overrightarrow \dot \ddot \mathbb".split()
 )
+_VECTOR_ACCENTS = frozenset(r"\vec \hat \widehat \overrightarrow".split())
+_UNIT_VECTORS = {"i": "i", "j": "j", "k": "k", "\\imath": "i", "\\jmath": "j"}
 _NEVER_SYMBOLS = frozenset(
     r"\pm \mp \times \cdot \int \iint \oint \sum \prod \lim \choose \over \begin \end \le \ge \ne "
     r"\cup \cap \in \notin \setminus \approx \sim \equiv \pmod \mod \bmod \to \infty \ldots \iff "
@@ -81,7 +83,7 @@ class _Parser(Cursor):
             return False
         if token.kind is Kind.NUMBER:
             previous = self.tokens[self.at - 1]
-            if previous.kind is not Kind.CLOSE and not self.letters:
+            if previous.kind is not Kind.CLOSE and previous.text != "!" and not self.letters:
                 raise Unreadable("two numerals side by side")
             return True
         if token.kind is Kind.COMMAND:
@@ -219,6 +221,8 @@ class _Parser(Cursor):
             return _CONSTANTS[token.text]
         if token.text in _ACCENTS:
             inside = "".join(part.text for part in self.raw_argument())
+            if token.text in _VECTOR_ACCENTS and inside in _UNIT_VECTORS:
+                return Symbol(f"hat({_UNIT_VECTORS[inside]})" + self.suffix())
             return Symbol(f"{name}({inside})" + self.suffix())
         if token.text in _NEVER_SYMBOLS or not name.isalpha():
             raise Unreadable(f"{token.text} inside an expression")

@@ -6,10 +6,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Protocol
 
-from rlrun.env.answers.nodes import Constant, Node, Number, Operation, Symbol, any_node
-from rlrun.env.answers.shapes import Scalar
+from rlrun.env.answers.exact import Undefined, to_fraction
+from rlrun.env.answers.nodes import Constant, Node, Number, Operation, Symbol, Undecided, any_node
+from rlrun.env.answers.shapes import Named, Rounded, Scalar
 from rlrun.env.answers.units import Unit
 
+_MAX_DECIMALS = 30
 _PERCENT = Fraction(1, 100)
 _DEGREES, _RADIANS = ((("degree", 1),), (("radian", 1),))
 
@@ -19,6 +21,9 @@ class Decider(Protocol):
 
     def equal(self, left: Node, right: Node) -> bool:
         """Whether two expressions have the same value wherever both are defined."""
+
+    def near(self, node: Node, value: Fraction, tolerance: Fraction) -> bool:
+        """Whether a constant expression differs from a number by no more than a tolerance."""
 
     def ratio_sign(self, left: Node, right: Node) -> int:
         """The sign of the constant that one expression is of the other, 0 if there is none."""
@@ -57,6 +62,21 @@ def same_quantity(gold: Scalar, answer: Scalar, decider: Decider) -> bool:
             return decider.equal(_in_radians(quantity), plain.node)
     if left is None and right is None and gold.letter is not None and answer.letter is not None:
         return same_quantity(Scalar(*gold.letter), Scalar(*answer.letter), decider)
+    return False
+
+
+def is_near(rounded: Rounded, decider: Decider) -> bool:
+    """Whether the decimal is the expression, rounded to its last place."""
+    exact, shown = (a.value if isinstance(a, Named) else a for a in (rounded.exact, rounded.shown))
+    if not isinstance(exact, Scalar) or not isinstance(shown, Scalar):
+        return False
+    try:
+        value = to_fraction(shown.node)
+    except (Undecided, Undefined):
+        return False
+    for decimals in range(_MAX_DECIMALS):
+        if (value * 10**decimals).denominator == 1:
+            return decider.near(exact.node, value, Fraction(1, 2 * 10**decimals))
     return False
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from rlrun.env.answers.clean import clean
+from rlrun.env.answers.dates import day_of
 from rlrun.env.answers.exact import plain_number
 from rlrun.env.answers.lexer import lex
 from rlrun.env.answers.nodes import Number, Unreadable
@@ -16,10 +17,12 @@ from rlrun.env.answers.shapes import (
     Calculus,
     Colons,
     Congruence,
+    Listing,
     Matrix,
     Named,
     Numeral,
     Option,
+    Order,
     Scalar,
     Text,
     Unparsed,
@@ -38,6 +41,9 @@ _MATRIX = re.compile(
     r"\\end\{\2\}\s*[)\]]?",
     re.DOTALL,
 )
+_ROWS = re.compile(r"(?:([^=\\]+)=\s*)?\[([^\[\];]+(?:;[^\[\];]+)+);?\s*\]")
+_ANGLES = re.compile(r"((?:[^=<>]+=\s*)?)<([^<>]*,[^<>]*)>")
+_TRANSPOSED = re.compile(r"([(\[].*[)\]]|\\begin.*\})\s*\^\s*\{?\s*(?:T|\\top|\\intercal)\s*\}?")
 _COLONS = re.compile(
     r"(\d+(?:\.\d+)?)\s*(?::|(?<=\s)to(?=\s))\s*(\d+(?:\.\d+)?)(?:\s*:\s*(\d+(?:\.\d+)?))?"
     r"\s*(?:([ap])\.? ?m\.?)?",
@@ -50,12 +56,13 @@ _CONGRUENCE = re.compile(
 )
 _OUTWARD = re.compile(r"([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])")
 _BASE = re.compile(
-    r"([0-9A-Z]+)\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
+    r"\(?([0-9A-Z]+)\)?\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
     r"|([0-9A-Z]+)(?:\s+|\s*\()base[ -]+(?:(\d{1,2})|([a-z]+))\)?"
 )
 _BASE_NAMES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
 _BASE_NAMES |= {"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16}
 _OPTION = re.compile(r"(?:\(([A-J])\)|\[([A-J])\]|([A-J])[).:](?=\s|$))\s*(.*)", re.DOTALL)
+_FURTHER_OPTION = re.compile(r"(?<![^\s,;])(?:\([A-J]\)|\[[A-J]\]|[A-J][).:](?=\s|$))")
 _OPTION_WORD = re.compile(r"(?:option|choice|answer)\s*\(?([A-Ja-j])\)?", re.IGNORECASE)
 _NOT_CONTENT = re.compile(r"(?:or|and)\b|[,;+*/^=<>-]|\\cdot|\\times|\(|\[")
 _TEXT_COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mbox|mathbf|textrm)\s*\{([^{}]*)\}")
@@ -109,7 +116,11 @@ def _whole_text(cleaned: str) -> Answer | None:
         rows = _matrix(matrix.group(3))
         name = (matrix.group(1) or "").strip()
         return Named(name, None, rows, True) if name else rows
+    if (vector := _vector(cleaned)) is not None:
+        return vector
     flat = flattened(cleaned)
+    if (day := day_of(flat)) is not None:
+        return Text(day)
     if congruence := _CONGRUENCE.fullmatch(flat):
         value = read(congruence.group(1))
         modulus = int(next(group for group in congruence.groups()[1:] if group))
@@ -131,10 +142,31 @@ def _whole_text(cleaned: str) -> Answer | None:
     if option := _OPTION.fullmatch(flat):
         letter = next(group for group in option.groups()[:3] if group)
         content = option.group(4)
-        if content and (_NOT_CONTENT.match(content) or _OPTION.fullmatch(content)):
+        if content and (_NOT_CONTENT.match(content) or _FURTHER_OPTION.search(content)):
             return None
         return Option(letter, read(content) or Text(""))
     return None
+
+
+def _vector(cleaned: str) -> Answer | None:
+    """Notations of programs, "[1, 2; 3, 4]" and "<1, 2>", and what is transposed."""
+    if angles := _ANGLES.fullmatch(cleaned):
+        return read(f"{angles.group(1)}\\langle {angles.group(2)}\\rangle")
+    if transposed := _TRANSPOSED.fullmatch(cleaned):
+        inner = read(transposed.group(1))
+        if isinstance(inner, Matrix):
+            return Matrix(tuple(zip(*inner.rows, strict=True)))
+        return inner if isinstance(inner, Listing) and inner.order is Order.TUPLE else None
+    rows = _ROWS.fullmatch(cleaned)
+    if rows is None:
+        return None
+    lines = [row.strip() for row in rows.group(2).split(";")]
+    cells = [line.split("," if "," in line else None) for line in lines]
+    if not all(len(line) > 1 for line in cells):
+        return None
+    body = "\\\\".join("&".join(line) for line in cells)
+    name = (rows.group(1) or "").strip()
+    return Named(name, None, _matrix(body), True) if name else _matrix(body)
 
 
 def _matrix(body: str) -> Matrix:

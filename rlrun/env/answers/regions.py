@@ -12,6 +12,7 @@ from rlrun.env.answers.shapes import Piece, Region
 INFINITY = Constant("oo")
 MINUS_INFINITY = Operation("neg", (INFINITY,))
 REALS = Region((Piece(MINUS_INFINITY, INFINITY, False, False),))
+POSITIVE = Region((Piece(Number(Fraction(0)), INFINITY, False, False),))
 
 _End = tuple[int, Fraction]
 """(-1, 0) and (1, 0) are the infinities, (0, value) is a number."""
@@ -89,6 +90,31 @@ def intersection(first: Region, second: Region) -> Region | None:
             high, high_closed = min((a_high, a_high_closed), (b_high, b_high_closed))
             both.append((low, not low_open, high, high_closed))
     return _region(_merged(both), first.variable or second.variable)
+
+
+def opposite(first: Region, second: Region) -> Region | None:
+    """What "x > a and x < b" means for ends that cannot be ordered here; None for other regions."""
+    if len(first.pieces) != 1 or len(second.pieces) != 1:
+        return None
+    for low, high in ((first.pieces[0], second.pieces[0]), (second.pieces[0], first.pieces[0])):
+        if low.high == INFINITY and high.low == MINUS_INFINITY:
+            piece = Piece(low.low, high.high, low.low_closed, high.high_closed)
+            return Region((piece,), first.variable or second.variable)
+    return None
+
+
+def complement(region: Region) -> Region | None:
+    """All other real numbers; None if an end is not rational."""
+    spans = _spans(region)
+    if spans is None:
+        return None
+    outside: list[_Span] = []
+    low, low_closed = _end(MINUS_INFINITY), False
+    for start, start_closed, end, end_closed in _merged(spans):
+        outside.append((low, low_closed, start, not start_closed))
+        low, low_closed = end, not end_closed
+    outside.append((low, low_closed, _end(INFINITY), False))
+    return _region(_merged(outside), region.variable)
 
 
 def without(region: Region, points: list[Node]) -> Region | None:

@@ -19,7 +19,8 @@ from rlrun.env.answers.nodes import (
     symbols,
 )
 from rlrun.env.answers.parser import parse
-from rlrun.env.answers.shapes import Answer, Named, Piece, Region, Relation, Scalar
+from rlrun.env.answers.polynomials import negative_region
+from rlrun.env.answers.shapes import Answer, Named, Piece, Region, Relation, Rounded, Scalar
 
 EQUALITIES = frozenset({"=", "\\approx", "\\equiv"})
 INEQUALITIES = frozenset({"<", ">", "\\le", "\\ge", "\\ne"})
@@ -47,6 +48,11 @@ def read_relation(sides: list[list[Token]], signs: list[str], read: Read) -> Ans
         return read(sides[1])
     if not all(sides):
         raise Unreadable("a relation without one of its sides")
+    if signs[-1] == "\\approx" and (len(signs) > 1 or not _is_unknown(sides[0])):
+        exact = read_relation(sides[:-1], signs[:-1], read) if len(signs) > 1 else read(sides[0])
+        shown = read(sides[-1])
+        if all(isinstance(answer, Scalar | Named) for answer in (exact, shown)):
+            return Rounded(exact, shown)
     if all(sign in EQUALITIES for sign in signs):
         return _equation(sides, read)
     if signs == ["\\in"] and _is_name(sides[0]):
@@ -119,6 +125,12 @@ def _is_name(tokens: list[Token]) -> bool:
     return token.kind is Kind.COMMAND and token.text[1:].isalpha() and token.text != "\\infty"
 
 
+def _is_unknown(tokens: list[Token]) -> bool:
+    """Whether tokens name something whose value they do not say, as "x" does and "pi" does not."""
+    node = _expression(tokens)
+    return _is_name(tokens) and (node is None or bool(symbols(node)))
+
+
 def _is_quantity(tokens: list[Token]) -> bool:
     """Whether a left side is built from names alone, such as m + n: no numeral, no power."""
     tokens = _reduced(tokens)
@@ -132,8 +144,8 @@ def _equation(sides: list[list[Token]], read: Read) -> Answer:
         return Named(_spelling(first), _expression(first), read(last), True)
     left, right = _expression(first), _expression(last)
     if left is not None and not symbols(left):
-        if len(sides) == 2 and _is_name(last):
-            return Named(_spelling(last), right, read(first), True)
+        if len(sides) == 2 and (_is_name(last) or (right and symbols(right))):
+            return _equation([last, first], read)
         return _checked_value(left, right, read(last))
     if _is_quantity(first):
         return Named(_spelling(first), left, read(last), False)
@@ -181,9 +193,7 @@ def _inequality(sides: list[list[Token]], signs: list[str]) -> Answer:
         raise Unreadable("an inequality that turns around")
     closed = [sign == "\\le" for sign in signs]
     if len(nodes) == 3:
-        low, middle, high = nodes
-        if isinstance(middle, Symbol) and not symbols(low) and not symbols(high):
-            return Region((Piece(low, high, closed[0], closed[1]),), middle.name)
+        return _between(nodes, closed)
     if len(nodes) != 2:
         raise Unreadable("a chain of inequalities around an expression")
     left, right = nodes
@@ -193,7 +203,24 @@ def _inequality(sides: list[list[Token]], signs: list[str]) -> Answer:
         return Region((Piece(regions.MINUS_INFINITY, right, False, closed[0]),), left.name)
     if isinstance(right, Symbol) and not symbols(left):
         return Region((Piece(left, regions.INFINITY, closed[0], False),), right.name)
-    return Relation("<=" if closed[0] else "<", _minus(left, right))
+    difference = _minus(left, right)
+    solved = negative_region(difference, closed[0])
+    return Relation("<=" if closed[0] else "<", difference) if solved is None else solved
+
+
+def _between(nodes: list[Node], closed: list[bool]) -> Answer:
+    """The interval of low < x < high, also with a linear expression in the middle."""
+    low, middle, high = nodes
+    if symbols(low) or symbols(high):
+        raise Unreadable("a chain of inequalities between expressions")
+    if isinstance(middle, Symbol):
+        return Region((Piece(low, high, closed[0], closed[1]),), middle.name)
+    above = negative_region(_minus(low, middle), closed[0])
+    below = negative_region(_minus(middle, high), closed[1])
+    both = None if above is None or below is None else regions.intersection(above, below)
+    if both is None:
+        raise Unreadable("a chain of inequalities around an expression")
+    return both
 
 
 def _distance(left: Node, right: Node, closed: bool) -> Region | None:

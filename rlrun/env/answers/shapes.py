@@ -107,6 +107,14 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
+class Rounded:
+    r"""An expression and the decimal that it is near: "\sqrt{2} \approx 1.41"."""
+
+    exact: Answer
+    shown: Answer
+
+
+@dataclass(frozen=True, slots=True)
 class Matrix:
     """Rows of equal length."""
 
@@ -181,6 +189,7 @@ Answer = (
     | Region
     | Relation
     | Named
+    | Rounded
     | Matrix
     | Option
     | Colons

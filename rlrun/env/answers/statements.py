@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from functools import reduce
 
 from rlrun.env.answers import regions
 from rlrun.env.answers.lexer import FUNCTIONS, Kind, Token, closing
+from rlrun.env.answers.measures import compound, single_letter_unit
 from rlrun.env.answers.nodes import (
-    Node,
-    Number,
-    Operation,
+    Symbol,
     Unreadable,
     choose_sign,
     has_sign_choice,
@@ -22,6 +20,7 @@ from rlrun.env.answers.parser import parse
 from rlrun.env.answers.relations import INEQUALITIES, RELATIONS, read_relation
 from rlrun.env.answers.shapes import (
     Answer,
+    Colons,
     Listing,
     Named,
     Order,
@@ -29,13 +28,15 @@ from rlrun.env.answers.shapes import (
     Region,
     Scalar,
 )
-from rlrun.env.answers.units import Unit, in_figures, is_wordy, known, split_unit
+from rlrun.env.answers.units import Unit, in_figures, split_unit
 from rlrun.env.answers.wording import text_answer
 
 _MAX_ITEMS = 100
 _SEPARATORS = frozenset({",", ";", "and", "or", "\\wedge", "\\vee"})
 _UNION = frozenset({"\\cup"})
+_POSITIVE = ("^+", "^{+}", "_+", "_{+}", "_{>0}")
 _ABOUT = frozenset({"about", "approximately", "approx", "around", "exactly"})
+_WHOLE = tuple(Symbol(f"mathbb({letter})") for letter in "ZNQ")
 _SHORT_WORDS = frozenset("no ok up on off yes odd true red".split())
 
 
@@ -66,6 +67,8 @@ def read_tokens(tokens: list[Token]) -> Answer:
     parts, separators = split_top(tokens, _SEPARATORS)
     if len(parts) == 1:
         return _read_part(parts[0])
+    if set(separators) == {"and"} and (sum_of_units := compound(_without_and(tokens))) is not None:
+        return sum_of_units
     kept = [parts[0]]
     joined: list[str] = []
     for separator, part in zip(separators, parts[1:], strict=True):
@@ -84,9 +87,29 @@ def read_tokens(tokens: list[Token]) -> Answer:
     return _combined([_read_part(part) for part in kept], joined)
 
 
+def _without_and(tokens: list[Token]) -> list[Token]:
+    return [token for token in tokens if token.text != "and"]
+
+
+def _says_where(answer: Answer) -> bool:
+    """Whether an answer only says what kind of number a letter is: "x in R", "k in Z"."""
+    if not isinstance(answer, Named):
+        return False
+    kind = answer.value.node if isinstance(answer.value, Scalar) else answer.value
+    return kind == regions.REALS or kind in _WHOLE
+
+
 def _combined(answers: list[Answer], separators: list[str]) -> Answer:
-    if all(isinstance(answer, Region) and answer.variable for answer in answers):
-        return _combined_regions([a for a in answers if isinstance(a, Region)], separators)
+    kept = [index for index, answer in enumerate(answers) if not _says_where(answer)]
+    if 0 < len(kept) < len(answers):
+        answers, separators = [answers[i] for i in kept], [separators[i - 1] for i in kept[1:]]
+    if len(answers) == 1:
+        return answers[0]
+    if any(isinstance(answer, Region) for answer in answers) and set(separators) <= {"or", "\\vee"}:
+        answers = [_point(answer) for answer in answers]
+    found = [answer for answer in answers if isinstance(answer, Region) and answer.variable]
+    if len(found) == len(answers) and len({region.variable for region in found}) == 1:
+        return _combined_regions(found, separators)
     first = answers[0]
     named = [answer for answer in answers if isinstance(answer, Named)]
     if isinstance(first, Named) and (
@@ -95,6 +118,14 @@ def _combined(answers: list[Answer], separators: list[str]) -> Answer:
         values = [a.value if isinstance(a, Named) else a for a in answers]
         return replace(first, value=_list(values))
     return _list(answers)
+
+
+def _point(answer: Answer) -> Answer:
+    """The set of the one number of "x = 5", which stands beside inequalities."""
+    if isinstance(answer, Named) and isinstance(answer.node, Symbol):
+        if isinstance(answer.value, Scalar) and not symbols(answer.value.node):
+            return Region((regions.point(answer.value.node),), answer.node.name)
+    return answer
 
 
 def _list(answers: list[Answer]) -> Listing:
@@ -113,7 +144,7 @@ def _combined_regions(found: list[Region], separators: list[str]) -> Answer:
     for separator, region in zip(separators, found[1:], strict=True):
         both = None
         if separator not in ("or", "\\vee"):
-            both = regions.intersection(result, region)
+            both = regions.intersection(result, region) or regions.opposite(result, region)
         # "x < -2 and x > 2" can only mean both parts of the solution.
         result = both if both is not None and both.pieces else regions.union(result, region)
     return result
@@ -128,6 +159,9 @@ def _read_part(tokens: list[Token]) -> Answer:
         return read_relation(sides, signs, _read_part)
     if len(parts) > 1:
         return _union([_read_part(part) for part in parts])
+    terms, colons = split_top(tokens, frozenset({":"}))
+    if 1 <= len(colons) <= 2:
+        return Colons(tuple(parse(term) for term in terms), False, "")
     return _read_value(tokens)
 
 
@@ -155,7 +189,10 @@ def as_region(answer: Answer) -> Region | None:
     if answer.order is Order.LIST:
         regions_of_items = [as_region(item) for item in answer.items]
         found = [region for region in regions_of_items if region is not None]
-        return reduce(regions.union, found) if found and len(found) == len(answer.items) else None
+        if not found or len(found) < len(answer.items):
+            return None
+        several = len({region.variable for region in found} - {""}) > 1
+        return None if several else reduce(regions.union, found)
     nodes = [item.node for item in answer.items if isinstance(item, Scalar)]
     if len(nodes) != len(answer.items):
         return None
@@ -181,8 +218,9 @@ def _is_word(run: str) -> bool:
         return True
     if not 3 <= len(run) <= 4 or run.isupper():
         return len(run) > 2
+    run = run.lower()
     ordered = all(a < b for a, b in zip(run, run[1:], strict=False))
-    return not ordered and any(letter in "aeiou" for letter in run.lower())
+    return not ordered and any(letter in "aeiou" for letter in run)
 
 
 def _read_value(tokens: list[Token]) -> Answer:
@@ -196,6 +234,9 @@ def _read_value(tokens: list[Token]) -> Answer:
     if texts[:4] == ["\\mathbb", "{", "R", "}"]:
         return _reals(tokens[4:])
     first = tokens[0]
+    if first.kind is Kind.RUN and len(first.text) == 1 and "," in texts and texts[1] == "(":
+        # "P(3, -4)" names the point.
+        first, tokens = tokens[1], tokens[1:]
     if first.kind is Kind.OPEN and closing(tokens, 0) == len(tokens) - 1:
         if first.text not in ("\\lfloor", "\\lceil"):
             return _bracketed(first.text, tokens[-1].text, tokens[1:-1])
@@ -205,6 +246,8 @@ def _read_value(tokens: list[Token]) -> Answer:
 def _reals(rest: list[Token]) -> Answer:
     if not rest:
         return regions.REALS
+    if "".join(token.text for token in rest) in _POSITIVE:
+        return regions.POSITIVE
     if rest[0].text in ("\\setminus", "-") and len(rest) > 1:
         excluded = _read_part(rest[1:])
         if isinstance(excluded, Listing) and excluded.order is Order.SET:
@@ -212,6 +255,10 @@ def _reals(rest: list[Token]) -> Answer:
             region = regions.without(regions.REALS, nodes)
             if len(nodes) == len(excluded.items) and region is not None:
                 return region
+        elif (hole := as_region(excluded)) is not None:
+            outside = regions.complement(hole)
+            if outside is not None:
+                return outside
     raise Unreadable("an unknown set of real numbers")
 
 
@@ -220,7 +267,9 @@ def _bracketed(opening: str, ending: str, inside: list[Token]) -> Answer:
         return read_tokens(inside)
     if opening == "\\{":
         return _set(inside)
-    parts, _ = split_top(inside, frozenset({",", ";"}))
+    parts, separators = split_top(inside, frozenset({",", ";"}))
+    if len(set(separators)) > 1:
+        raise Unreadable("commas and semicolons between the same brackets")
     if len(parts) == 1:
         if opening + ending not in ("()", "[]", "<>"):
             raise Unreadable("an interval with one end")
@@ -247,34 +296,12 @@ def _set(inside: list[Token]) -> Answer:
     return Listing(Order.SET, listed.items)
 
 
-def _compound(tokens: list[Token]) -> Scalar | None:
-    """A quantity in several units of one kind, such as "1 hour 30 minutes", in the base unit."""
-    starts = [
-        index
-        for index, token in enumerate(tokens)
-        if token.kind is Kind.NUMBER and (index == 0 or is_wordy(tokens[index - 1]))
-    ]
-    if len(starts) < 2 or starts[0] != 0:
-        return None
-    total, dimensions = None, set()
-    for start, end in zip(starts, [*starts[1:], len(tokens)], strict=True):
-        body, unit, _ = split_unit(tokens[start:end])
-        if unit is None:
-            return None
-        part = Operation("mul", (parse(body), Number(unit.factor)))
-        total = part if total is None else Operation("add", (total, part))
-        dimensions.add(unit.dimensions)
-    if total is None or len(dimensions) > 1:
-        return None
-    return Scalar(total, Unit(dimensions.pop(), Fraction(1)))
-
-
 def _quantity(tokens: list[Token]) -> Answer:
     if tokens[0].text.lower() in _ABOUT and len(tokens) > 1:
         tokens = tokens[1:]
     tokens = in_figures(tokens)
-    if (compound := _compound(tokens)) is not None:
-        return compound
+    if (sum_of_units := compound(tokens)) is not None:
+        return sum_of_units
     body, unit, taken = split_unit(tokens)
     if unit is not None and unit.is_only("degree") and any(t.text[1:] in FUNCTIONS for t in body):
         body, unit, taken = tokens, None, False
@@ -282,7 +309,7 @@ def _quantity(tokens: list[Token]) -> Answer:
         if closing(body, 0) == len(body) - 1:
             return _with_unit(_bracketed(body[0].text, body[-1].text, body[1:-1]), unit)
     node = parse(body)
-    letter = None if taken else _single_letter_unit(tokens)
+    letter = None if taken else single_letter_unit(tokens)
     if has_sign_choice(node):
         choices = (choose_sign(node, True), choose_sign(node, False))
         return Listing(Order.LIST, tuple(Scalar(choice, unit) for choice in choices))
@@ -295,20 +322,3 @@ def _with_unit(answer: Answer, unit: Unit | None) -> Answer:
     if isinstance(answer, Listing):
         return replace(answer, items=tuple(_with_unit(item, unit) for item in answer.items))
     return answer
-
-
-def _single_letter_unit(tokens: list[Token]) -> tuple[Node, Unit] | None:
-    """The reading of "5 m" and "10 m/s" with the letters as units."""
-    if len(tokens) < 2 or not any(t.kind is Kind.RUN and known(t.text) for t in tokens):
-        return None
-    upright = [
-        replace(t, upright=True) if t.kind is Kind.RUN and len(t.text) == 1 else t for t in tokens
-    ]
-    body, unit, _ = split_unit(upright)
-    if unit is None:
-        return None
-    try:
-        node = parse(body)
-    except Unreadable:
-        return None
-    return None if symbols(node) else (node, unit)

@@ -105,7 +105,7 @@ def _lookup(word: str) -> tuple[str, Fraction] | None:
 
 def known(word: str) -> bool:
     """Whether a word names a unit of the table."""
-    return _lookup(word) is not None or word in _COMPOUND
+    return _lookup(word) is not None or word in _COMPOUND or word == "sq"
 
 
 def is_wordy(token: Token) -> bool:
