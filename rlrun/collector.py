@@ -6,17 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rlrun.advantage.group import zero_variance
 from rlrun.deadlines import Deadline
 from rlrun.errors import GenerationError, GenerationTimeout
 from rlrun.interfaces import Abandoned
 from rlrun.prompts import PromptStream
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Job, RolloutRunner
-from rlrun.scheduler.decisions import Admit, Cancel
+from rlrun.scheduler.decisions import Admit, Cancel, CancelReason
 from rlrun.scheduler.events import (
     EnginesLost,
     Event,
@@ -72,7 +71,7 @@ class Collector:
         buffer: Where finished groups wait until they are trained.
         num_samples: Trajectories per group.
         scored_needed: Of them, that must have a reward for the group to be of use.
-        drop_without_signal: Dynamic sampling: groups of constant reward are not trained.
+        lacks_signal: Dynamic sampling: which groups are not trained; None trains all.
         deadline: How long a group may take, by what is known when it has taken that long.
     """
 
@@ -84,14 +83,16 @@ class Collector:
         *,
         num_samples: int,
         scored_needed: int,
-        drop_without_signal: bool,
+        lacks_signal: Callable[[TrajectoryGroup], bool] | None,
         deadline: Deadline,
     ) -> None:
         self.rollout, self.stream, self.buffer = rollout, stream, buffer
         self.num_samples, self.scored_needed = num_samples, scored_needed
-        self.drop_without_signal = drop_without_signal
+        self.lacks_signal = lacks_signal
         self.deadline = deadline
         self.dropped: list[TrajectoryGroup] = []
+        self.expired: list[int] = []
+        self._expiring: set[tuple[int, int]] = set()
         self._in_flight: dict[asyncio.Task[list[Report]], InFlight] = {}
         self._tasks: dict[tuple[int, int], asyncio.Task[list[Report]]] = {}
         self._next_look: asyncio.TimerHandle | None = None
@@ -121,10 +122,16 @@ class Collector:
 
     def cancel(self, cancel: Cancel) -> None:
         """Gives a group up, running or finished; a running one still reports its tokens."""
-        task = self._tasks.get((cancel.position, cancel.attempt))
+        named = cancel.position, cancel.attempt
+        task, expires = self._tasks.get(named), cancel.reason is CancelReason.EXPIRED
         if task is not None:
+            if expires:
+                self._expiring.add(named)
             task.cancel()
             return
+        group = self.buffer.get(cancel.position)
+        if expires and group is not None:
+            self.expired.append(group.num_sampled)
         self.buffer.discard(cancel.position)
         self.rollout.timeline.discarded(cancel.position)
 
@@ -165,6 +172,11 @@ class Collector:
         dropped, self.dropped = self.dropped, []
         return dropped
 
+    def take_expired(self) -> list[int]:
+        """Sampled tokens of each group that was given up for its age since it was last asked."""
+        expired, self.expired = self.expired, []
+        return expired
+
     def take_tokens(self) -> int:
         """Tokens of the groups that ended since it was last asked."""
         tokens, self._tokens = self._tokens, 0
@@ -203,6 +215,7 @@ class Collector:
             self._note(call, task.result())
             self._events += task.result()
             self._tokens += sum(event.tokens for event in task.result())
+            self._note_expired(task.result())
             if any(isinstance(event, GroupFinished) for event in task.result()):
                 self.deadline.took(time.monotonic() - call.started)
         if self._events or self._error is not None:
@@ -290,6 +303,14 @@ class Collector:
                 )
             )
 
+    def _note_expired(self, reports: Sequence[Report]) -> None:
+        """Keeps what the groups among them had that were called off for their age."""
+        for report in reports:
+            named = report.position, report.attempt
+            if named in self._expiring:
+                self._expiring.remove(named)
+                self.expired.append(report.tokens)
+
     def _dropped_at(self, position: int) -> TrajectoryGroup | None:
         """The group without signal of a position, until it is handed out."""
         return next((g for g in self.dropped if g.prompt.position == position), None)
@@ -327,9 +348,7 @@ class Collector:
                 error = f"{failures[0].kind}: {failures[0].message}"
             return GroupFailed(admit.position, admit.attempt, error, group.num_sampled)
         verdict = Verdict.KEEP
-        if self.drop_without_signal and zero_variance(
-            [t.reward for t in group.trajectories if not t.flagged]
-        ):
+        if self.lacks_signal is not None and self.lacks_signal(group):
             verdict = Verdict.NO_SIGNAL
             self.dropped.append(group)
         else:

@@ -53,8 +53,8 @@ train/advantage_mean  1  mean
 train/advantage_std  1  mean
     Standard deviation of the advantages of the trajectories that are trained; 0 for a single one.
 train/zero_variance_groups  count  sum
-    Trajectory groups generated for the step whose rewards are all equal, so that they
-    give no gradient; those that dynamic sampling drops included.
+    Trajectory groups generated for the step of whose samples those that are not masked have equal
+    rewards, so that they give no gradient; those that dynamic sampling drops included.
     ? Most groups: prompts are too easy or too hard. Take others, more samples per prompt, or
     grpo.use_dynamic_sampling=true.
 train/dropped_groups  count  sum
@@ -147,8 +147,8 @@ correction/token_mult_prob_error  1  mean
     ? Above 1.05: precision or age. In float32 at age 0 it is 1.000; with bfloat16 1.01 to 1.03 is
     usual; beyond that, set grpo.seq_logprob_error_threshold=2 and look for the cause.
 rollout/length_bias  1  last
-    Mean number of sampled tokens of trained over that of finished samples; below 1, long
-    answers are lost.
+    Mean number of sampled tokens of trained over that of finished and expired samples (of the
+    latter, what they had when they were given up); below 1, long answers are lost.
     ? Below 0.95: long answers are expired or cut away; take grpo.on_age_limit=hold or a higher
     grpo.max_trajectory_age_steps.
 rollout/failed_groups  count  sum

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
+from rlrun.batch import lacks_signal
 from rlrun.collector import Collector
 from rlrun.deadlines import Deadline
 from rlrun.errors import GenerationError, GenerationTimeout
@@ -124,7 +126,7 @@ def collector(
         ReplayBuffer(),
         scored_needed=min(2, samples) if needed is None else needed,
         num_samples=samples,
-        drop_without_signal=drop,
+        lacks_signal=partial(lacks_signal, grpo=config().grpo) if drop else None,
         deadline=deadline or Deadline(None, None),
     )
 

@@ -208,8 +208,8 @@ class Trainer:
             parts.console.notice(f"step {train.step}: {prepared.warning}")
         # Before the update: if it fails, the batch that did it is there to be looked at.
         parts.records.trained(batch, self._targets(train))
-        dropped = self.collector.take_dropped()
-        metrics = batch_metrics(batch, prepared.entropies, dropped) | age_metrics(batch)
+        dropped, expired = self.collector.take_dropped(), self.collector.take_expired()
+        metrics = batch_metrics(batch, prepared.entropies, dropped, expired) | age_metrics(batch)
         metrics |= prepared.correction
         if self._learns(batch):
             minibatches = batch.minibatches(parts.config.policy.train_global_batch_size)
