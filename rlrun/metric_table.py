@@ -62,8 +62,8 @@ train/dropped_groups  count  sum
     ? Many times the batch: dynamic sampling pays for each useful group with many; take prompts of
     another difficulty.
 train/masked_samples  count  sum
-    Samples of the step that are out of the loss and of their group's baseline (failed,
-    empty, overlong, too far from the generator's log-probs).
+    Samples of the step that are out of the loss and of their group's baseline (failed, flagged by
+    the environment, empty, overlong, too old, too far from the generator's log-probs).
     ? Above a few: rollout/failed_samples tells failures from filters; see grpo.overlong_filtering
     and grpo.seq_logprob_error_threshold.
 train/prompt_tokens_mean  tokens  mean
