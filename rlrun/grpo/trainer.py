@@ -262,8 +262,9 @@ class Trainer:
             self._stop_early(self.current.metrics)
             self._resume()
         self._took("step")
-        parts.time_limit.step_took(self.current.seconds["step"])
-        if parts.time_limit.reached():
+        validation = self.current.seconds.get("validation", 0.0)
+        parts.time_limit.step_took(self.current.seconds["step"] - validation)
+        if parts.time_limit.reached(validates=self._will_validate(self.step + 1)):
             parts.rollouts.apply(Stop("time_limit"))
         if self._ends:
             await parts.rollouts.settle()
@@ -294,12 +295,15 @@ class Trainer:
         evaluator = self.parts.evaluator
         assert evaluator is not None, "a configuration that validates has validation data"
         self.validated_step = self.step
+        started = time.perf_counter()
         try:
             with self.timeline.busy(Lane.TRAINER, "validation"):
                 evaluation = await evaluator.run()
         except GenerationError as error:
             log.warning("step %d: there is no validation: %s", self.step, error)
             return {}
+        finally:
+            self.parts.time_limit.validation_took(time.perf_counter() - started)
         self.parts.records.validation(self.step, evaluation.groups)
         return evaluation.metrics
 
@@ -334,9 +338,15 @@ class Trainer:
         return complete and self.parts.config.grpo.val_at_end
 
     def _is_validated(self, step: int) -> bool:
+        return self._completes or self._is_in_period(step)
+
+    def _will_validate(self, step: int) -> bool:
+        """Whether a step that has not begun will be validated, as far as that is known."""
         grpo = self.parts.config.grpo
-        if self._completes:
-            return True
+        return self._is_in_period(step) or (grpo.val_at_end and step == grpo.max_num_steps)
+
+    def _is_in_period(self, step: int) -> bool:
+        grpo = self.parts.config.grpo
         return grpo.val_period > 0 and step % grpo.val_period == 0 and step >= grpo.val_start_at
 
     def _stop_if_asked(self) -> None:
