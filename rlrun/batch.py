@@ -10,6 +10,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from rlrun.advantage.group import zero_variance
 from rlrun.interfaces import GRPO, Advantage
 from rlrun.rewards import overlong_penalty, scale
 from rlrun.types import Prompt, Trajectory, TrajectoryGroup
@@ -196,6 +197,18 @@ def _masked_at_once(trajectory: Trajectory, fresh: Trajectory, grpo: GRPO) -> Ma
     if grpo.overlong_filtering and trajectory.truncated:
         return Masked.OVERLONG
     return None
+
+
+def lacks_signal(group: TrajectoryGroup, grpo: GRPO) -> bool:
+    """Whether a group's rewards, as the environment gave them, are all alike.
+
+    Those of samples that will be out of the baseline say nothing: one that was cut and is filtered
+    must not make its siblings, which are equal, a group with signal.
+    """
+    rewards = [
+        t.reward if _masked_at_once(t, t, grpo) is None else None for t in group.trajectories
+    ]
+    return zero_variance(rewards)
 
 
 def mask_where(samples: Sequence[Sample], out: Sequence[bool], reason: Masked) -> list[Sample]:

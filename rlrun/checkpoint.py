@@ -54,7 +54,7 @@ def saved_steps(root: Path) -> list[int]:
     Raises:
         StorageError: The folder cannot be read (one that does not exist holds no checkpoint).
     """
-    return sorted(_folders(root))
+    return sorted(saved_folders(root))
 
 
 def load_checkpoint(root: Path, step: int | None = None) -> LoadedCheckpoint:
@@ -65,7 +65,7 @@ def load_checkpoint(root: Path, step: int | None = None) -> LoadedCheckpoint:
     Raises:
         StorageError: There is none, or none that is whole.
     """
-    folders = _folders(root)
+    folders = saved_folders(root)
     if step is not None and step not in folders:
         have = f"it has {', '.join(map(str, sorted(folders)))}" if folders else "it has none"
         raise StorageError(str(root), f"holds no checkpoint of step {step}; {have}")
@@ -240,7 +240,7 @@ class CheckpointStore:
 
     def _publish(self, temporary: Path, step: int) -> None:
         final = self._root / f"step_{step:06d}"
-        earlier = _folders(self._root).get(step)
+        earlier = saved_folders(self._root).get(step)
         if earlier is not None:
             # Two renames, since a folder cannot be replaced by one. Killed in between, _put_back
             # undoes the first.
@@ -251,7 +251,7 @@ class CheckpointStore:
     def _put_back(self) -> None:
         for path in list(self._root.glob(".step_*.replaced")):
             match = _REPLACED.fullmatch(path.name)
-            if match and int(match.group(2)) not in _folders(self._root):
+            if match and int(match.group(2)) not in saved_folders(self._root):
                 path.rename(self._root / match.group(1))
         fsync_dir(self._root)
 
@@ -274,7 +274,7 @@ class CheckpointStore:
     def _remove_old(self, just_saved: int) -> None:
         if self._settings.keep_top_k is None:
             return
-        folders = _folders(self._root)
+        folders = saved_folders(self._root)
         ranked = sorted(folders, key=lambda step: (*self._rank(folders[step]), step), reverse=True)
         keep = {max(folders), just_saved, *ranked[: self._settings.keep_top_k]}
         for step in sorted(folders.keys() - keep):
@@ -293,7 +293,12 @@ class CheckpointStore:
         return True, value if self._settings.higher_is_better else -value
 
 
-def _folders(root: Path) -> dict[int, Path]:
+def saved_folders(root: Path) -> dict[int, Path]:
+    """The checkpoints in a folder by step, in no order, whole or not.
+
+    Raises:
+        StorageError: The folder cannot be read (one that does not exist holds no checkpoint).
+    """
     found: dict[int, Path] = {}
     try:
         for path in root.iterdir() if root.exists() else ():

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlrun.deadlines import Deadline
@@ -16,7 +16,7 @@ from rlrun.interfaces import Abandoned
 from rlrun.prompts import PromptStream
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Job, RolloutRunner
-from rlrun.scheduler.decisions import Admit, Cancel
+from rlrun.scheduler.decisions import Admit, Cancel, CancelReason
 from rlrun.scheduler.events import (
     EnginesLost,
     Event,
@@ -60,7 +60,7 @@ class Collector:
         buffer: Where finished groups wait until they are trained.
         num_samples: Trajectories per group.
         scored_needed: Of them, that must have a reward for the group to be of use.
-        drop_without_signal: Dynamic sampling: groups of constant reward are not trained.
+        lacks_signal: Dynamic sampling: which groups are not trained; None trains all.
         deadline: How long a group may take, by what is known when it has taken that long.
     """
 
@@ -72,14 +72,16 @@ class Collector:
         *,
         num_samples: int,
         scored_needed: int,
-        drop_without_signal: bool,
+        lacks_signal: Callable[[TrajectoryGroup], bool] | None,
         deadline: Deadline,
     ) -> None:
         self.rollout, self.stream, self.buffer = rollout, stream, buffer
         self.num_samples, self.scored_needed = num_samples, scored_needed
-        self.drop_without_signal = drop_without_signal
+        self.lacks_signal = lacks_signal
         self.deadline = deadline
         self.dropped: list[TrajectoryGroup] = []
+        self.expired: list[int] = []
+        self._expiring: set[tuple[int, int]] = set()
         self._in_flight: dict[asyncio.Task[list[GroupEnd]], InFlight] = {}
         self._tasks: dict[tuple[int, int], asyncio.Task[list[GroupEnd]]] = {}
         self._next_look: asyncio.TimerHandle | None = None
@@ -109,10 +111,16 @@ class Collector:
 
     def cancel(self, cancel: Cancel) -> None:
         """Gives a group up, running or finished; a running one still reports its tokens."""
-        task = self._tasks.get((cancel.position, cancel.attempt))
+        named = cancel.position, cancel.attempt
+        task, expires = self._tasks.get(named), cancel.reason is CancelReason.EXPIRED
         if task is not None:
+            if expires:
+                self._expiring.add(named)
             task.cancel()
             return
+        group = self.buffer.get(cancel.position)
+        if expires and group is not None:
+            self.expired.append(group.num_sampled)
         self.buffer.discard(cancel.position)
         self.rollout.timeline.discarded(cancel.position)
 
@@ -153,6 +161,11 @@ class Collector:
         dropped, self.dropped = self.dropped, []
         return dropped
 
+    def take_expired(self) -> list[int]:
+        """Sampled tokens of each group that was given up for its age since it was last asked."""
+        expired, self.expired = self.expired, []
+        return expired
+
     def take_tokens(self) -> int:
         """Tokens of the groups that ended since it was last asked."""
         tokens, self._tokens = self._tokens, 0
@@ -191,6 +204,7 @@ class Collector:
             self._note(call, task.result())
             self._events += task.result()
             self._tokens += sum(event.tokens for event in task.result())
+            self._note_expired(task.result())
             if any(isinstance(event, GroupFinished) for event in task.result()):
                 self.deadline.took(time.monotonic() - call.started)
         if self._events or self._error is not None:
@@ -251,7 +265,7 @@ class Collector:
 
     def _keep(self, admit: Admit, group: TrajectoryGroup) -> GroupEnd:
         """Puts a group where it belongs; one of no use is not kept."""
-        end = judge(admit, group, self.scored_needed, self.drop_without_signal)
+        end = judge(admit, group, self.scored_needed, self.lacks_signal)
         if isinstance(end, GroupFinished):
             if end.verdict is Verdict.NO_SIGNAL:
                 self.dropped.append(group)
@@ -272,6 +286,14 @@ class Collector:
             prompt = prompts[end.position]
             environment = agent_name(prompt.row.payload) or timeline.environment
             timeline.ended(span_of(end, group, prompt, environment, call.started, now))
+
+    def _note_expired(self, ends: Sequence[GroupEnd]) -> None:
+        """Keeps what the groups among them had that were called off for their age."""
+        for end in ends:
+            named = end.position, end.attempt
+            if named in self._expiring:
+                self._expiring.remove(named)
+                self.expired.append(end.tokens)
 
     def _dropped_at(self, position: int) -> TrajectoryGroup | None:
         """The group without signal of a position, until it is handed out."""

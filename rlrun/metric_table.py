@@ -53,8 +53,8 @@ train/advantage_mean  1  mean
 train/advantage_std  1  mean
     Standard deviation of the advantages of the trajectories that are trained; 0 for a single one.
 train/zero_variance_groups  count  sum
-    Trajectory groups generated for the step whose rewards are all equal, so that they
-    give no gradient; those that dynamic sampling drops included.
+    Trajectory groups generated for the step of whose samples those that are not masked have equal
+    rewards, so that they give no gradient; those that dynamic sampling drops included.
     ? Most groups: prompts are too easy or too hard. Take others, more samples per prompt, or
     grpo.use_dynamic_sampling=true.
 train/dropped_groups  count  sum
@@ -62,8 +62,8 @@ train/dropped_groups  count  sum
     ? Many times the batch: dynamic sampling pays for each useful group with many; take prompts of
     another difficulty.
 train/masked_samples  count  sum
-    Samples of the step that are out of the loss and of their group's baseline (failed,
-    empty, overlong, too far from the generator's log-probs).
+    Samples of the step that are out of the loss and of their group's baseline (failed, flagged by
+    the environment, empty, overlong, too old, too far from the generator's log-probs).
     ? Above a few: rollout/failed_samples tells failures from filters; see grpo.overlong_filtering
     and grpo.seq_logprob_error_threshold.
 train/prompt_tokens_mean  tokens  mean
@@ -147,8 +147,8 @@ correction/token_mult_prob_error  1  mean
     ? Above 1.05: precision or age. In float32 at age 0 it is 1.000; with bfloat16 1.01 to 1.03 is
     usual; beyond that, set grpo.seq_logprob_error_threshold=2 and look for the cause.
 rollout/length_bias  1  last
-    Mean number of sampled tokens of trained over that of finished samples; below 1, long
-    answers are lost.
+    Mean number of sampled tokens of trained over that of finished and expired samples (of the
+    latter, what they had when they were given up); below 1, long answers are lost.
     ? Below 0.95: long answers are expired or cut away; take grpo.on_age_limit=hold or a higher
     grpo.max_trajectory_age_steps.
 rollout/failed_groups  count  sum

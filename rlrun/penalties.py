@@ -83,31 +83,41 @@ class Penalties:
             self.decode(prompt.token_ids), trajectory.num_sampled, reward, self.grpo.effort
         )
 
-    def with_turn_advantages(self, samples: Sequence[Sample]) -> list[Sample]:
-        """The samples, those of penalized turns with the advantage that these get instead."""
+    def with_turn_advantages(
+        self, samples: Sequence[Sample], generated: Sequence[Trajectory]
+    ) -> list[Sample]:
+        """The samples, those of penalized turns with the advantage that these get instead.
+
+        Args:
+            samples: What is trained.
+            generated: The trajectory of each as it was generated: of one that is partly too old,
+                the sample's own lacks what the turns said in full.
+        """
         if not self.active:
             return list(samples)
-        return [self._with_turn_advantages(sample) for sample in samples]
+        pairs = zip(samples, generated, strict=True)
+        return [self._with_turn_advantages(sample, whole) for sample, whole in pairs]
 
     def take_counts(self) -> dict[str, float]:
         """Metrics of what was found since it was last asked."""
         counts, self.counts = self.counts, Counter()
         return {f"penalty/{kind}": float(count) for kind, count in sorted(counts.items())}
 
-    def _with_turn_advantages(self, sample: Sample) -> Sample:
-        # Of what is too old to be trained the text is gone as well.
-        if sample.masked is not None or sample.stale_tokens:
+    def _with_turn_advantages(self, sample: Sample, whole: Trajectory) -> Sample:
+        if sample.masked is not None:
             return sample
         values = {
             MALFORMED: self.grpo.malformed_thinking_advantage,
             INVALID_CALL: self.grpo.invalid_tool_call_advantage,
         }
         spans = []
-        for turn in turns_of(sample.trajectory, self.decode):
+        fresh = _trained_before(whole, sample.trajectory)
+        for turn in turns_of(whole, self.decode):
+            start, end = fresh[turn.start], fresh[turn.end]
             for kind, value in values.items():
-                if value is not None and kind in self._kinds_of_turn(turn):
+                if value is not None and start < end and kind in self._kinds_of_turn(turn):
                     self.counts[kind] += 1
-                    spans.append((turn.start, turn.end, value))
+                    spans.append((start, end, value))
                     break
         return replace(sample, turn_advantages=tuple(spans)) if spans else sample
 
@@ -151,6 +161,15 @@ class Penalties:
         if not closed:
             return "", text
         return reasoning.replace(wanted.think_open, ""), answer
+
+
+def _trained_before(whole: Trajectory, trained: Trajectory) -> list[int]:
+    """For each sampled token of ``whole``, and its end: the trained tokens before it."""
+    counts = [0]
+    for sampled, kept in zip(whole.loss_mask, trained.loss_mask, strict=True):
+        if sampled:
+            counts.append(counts[-1] + kept)
+    return counts
 
 
 def turns_of(trajectory: Trajectory, decode: Decode) -> list[Turn]:

@@ -80,18 +80,23 @@ class Preparation:
         )
         if self.grpo.seq_logprob_error_threshold is None:
             # Known before the pass over the log-probs, they spare the update a pass of its own.
-            samples, entropies = self._with_logprobs(self._with_advantages(samples))
+            samples, entropies = self._with_logprobs(self._with_advantages(samples, groups))
         else:
             samples, entropies = self._with_logprobs(samples)
             out = sequence_error_mask(_flat(samples), self.grpo.seq_logprob_error_threshold)
             samples = mask_where(samples, out.tolist(), Masked.LOGPROB_ERROR)
-            samples = self._with_advantages(samples)
+            samples = self._with_advantages(samples, groups)
         samples, metrics, warning = self._with_weights(samples)
         metrics |= self.penalties.take_counts()
         return Prepared(Batch(step, tuple(groups), tuple(samples)), entropies, metrics, warning)
 
-    def _with_advantages(self, samples: list[Sample]) -> list[Sample]:
-        return self.penalties.with_turn_advantages(with_advantages(samples, self.advantage))
+    def _with_advantages(
+        self, samples: list[Sample], groups: Sequence[TrajectoryGroup]
+    ) -> list[Sample]:
+        generated = [trajectory for group in groups for trajectory in group.trajectories]
+        return self.penalties.with_turn_advantages(
+            with_advantages(samples, self.advantage), generated
+        )
 
     def _with_logprobs(self, samples: list[Sample]) -> tuple[list[Sample], list[Floats]]:
         prev = self.learner.logprobs(samples)

@@ -86,7 +86,7 @@ class ReplayBuffer:
             try:
                 prompt = prompt_at(line["position"])
                 trajectories = tuple(_trajectory(fields) for fields in line["trajectories"])
-            except (KeyError, TypeError, ValueError) as error:
+            except (LookupError, TypeError, ValueError) as error:
                 what = f"is no trajectory group ({type(error).__name__}: {error})"
                 raise StorageError(f"{path}:{number}", what) from error
             self.put(TrajectoryGroup(prompt, trajectories))

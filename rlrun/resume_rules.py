@@ -31,14 +31,15 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def check_length(
-    config: RunConfig, stream: PromptStream, done: int, overrides: Sequence[str]
+    config: RunConfig, stream: PromptStream, done: int, begun: int, overrides: Sequence[str]
 ) -> None:
-    """Refuses an end that the run has passed: what is trained is not taken back.
+    """Refuses an end that the run has passed: what is begun or trained is not taken back.
 
     Args:
         config: Of the run that goes on.
         stream: Its prompts.
         done: Steps of its newest checkpoint; 0 if it has none.
+        begun: Prompts that were handed out until then; an asynchronous run is ahead of its steps.
         overrides: Of the resume.
 
     Raises:
@@ -51,12 +52,10 @@ def check_length(
         what = f"the run has made {done} steps already, and a resume takes none of them back"
         problems.append(Problem(key, what, f"Give {done} or more; {back}"))
     asked = any(text.lstrip("+").startswith("grpo.max_num_epochs=") for text in overrides)
-    # The batch that ends the data may be smaller than the others.
-    least = (done - 1) * grpo.num_prompts_per_step + 1
-    if asked and stream.total is not None and stream.total < least:
+    if asked and stream.total is not None and stream.total < begun:
         key = f"grpo.max_num_epochs={grpo.max_num_epochs}"
-        what = f"the run has trained at least {least} prompts already, and these are {stream.total}"
-        epochs = -(-least // stream.len_per_epoch)
+        what = f"the run has begun {begun} prompts already, and these are {stream.total}"
+        epochs = -(-begun // stream.len_per_epoch)
         problems.append(Problem(key, what, f"Give {epochs} or more; {back}"))
     if problems:
         raise ConfigError(problems)

@@ -2,10 +2,10 @@
 """checkpointing.checkpoint_must_save_by: stop in time to save before the job is taken away.
 
 The clock starts with the process, not with the first step, since loading a model counts for the job
-scheduler too. After each step the run asks whether another step and a save still fit; if not it
-saves and ends. The estimate of a step is the longest of the last five, that of a save the longest
-so far (before the first one, that of a step), both with a quarter added: time beyond the limit
-costs the run, time before it little.
+scheduler too. After each step the run asks whether another step, its validation if it has one, and
+a save still fit; if not it saves and ends. The estimate of a step is the longest of the last five,
+that of a validation or a save the longest so far (of a save before the first one, that of a step),
+all with a quarter added: time beyond the limit costs the run, time before it little.
 """
 
 from __future__ import annotations
@@ -51,20 +51,30 @@ class TimeLimit:
         self._limit = must_save_by_seconds
         self._clock = clock
         self._steps: deque[float] = deque(maxlen=RECENT)
+        self._longest_validation = 0.0
         self._longest_save: float | None = None
 
     def step_took(self, seconds: float) -> None:
-        """Notes the duration of a step, validation included, saving not."""
+        """Notes the duration of a step without validation and saving."""
         self._steps.append(seconds)
+
+    def validation_took(self, seconds: float) -> None:
+        """Notes the duration of a validation."""
+        self._longest_validation = max(seconds, self._longest_validation)
 
     def save_took(self, seconds: float) -> None:
         """Notes the duration of a save."""
         self._longest_save = max(seconds, self._longest_save or 0.0)
 
-    def reached(self) -> bool:
-        """Whether the run must save now and stop, since a step and a save would end too late."""
+    def reached(self, *, validates: bool) -> bool:
+        """Whether the run must save now and stop, since a step and a save would end too late.
+
+        Args:
+            validates: Whether the next step ends with a validation.
+        """
         if self._limit is None:
             return False
         step = max(self._steps, default=0.0)
         save = step if self._longest_save is None else self._longest_save
-        return self._clock() + MARGIN * (step + save) >= self._limit
+        validation = self._longest_validation if validates else 0.0
+        return self._clock() + MARGIN * (step + validation + save) >= self._limit

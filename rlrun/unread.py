@@ -41,6 +41,7 @@ def unread_keys(loaded: Loaded) -> Iterator[tuple[str, str, str]]:
     layers = {origin.kind for key, origin in loaded.origins.items() if values[key]}
     differs = OriginKind.SCALE not in layers and OriginKind.DEFAULT in layers
     kinds = {OriginKind.FLAG, OriginKind.RECIPE} if differs else {OriginKind.FLAG}
+    values["batching"] = loaded.variants["batching"]
     for key, why in idle_keys(values):
         origin = loaded.origins[key]
         if origin.kind in kinds and values[key] not in (None, False):
@@ -121,6 +122,17 @@ def _nothing_stale(values: Values) -> str | None:
     return "no token is stale" if age == 0 else None
 
 
+def _on_policy(values: Values) -> str | None:
+    age = values.get("grpo.max_trajectory_age_steps")
+    return "at age 0 nothing is running when weights change" if age == 0 else None
+
+
+def _never_at_limit(values: Values) -> str | None:
+    if values.get("batching") == "in_order":
+        return "batching=in_order waits for the groups of a step, whatever their age"
+    return _on_policy(values)
+
+
 def _null(key: str) -> Callable[[Values], str | None]:
     """Idle where a key is null."""
     return lambda values: f"{key}=null" if key in values and values[key] is None else None
@@ -163,6 +175,11 @@ IDLE: tuple[Idle, ...] = (
     ),
     Idle(("grpo.dynamic_sampling_max_gen_batches",), _off("grpo.use_dynamic_sampling")),
     Idle(("grpo.max_expiries",), _unless("grpo.on_age_limit", "expire")),
+    Idle(("grpo.on_age_limit", "grpo.max_expiries"), _never_at_limit),
+    Idle(
+        ("grpo.in_flight_weight_updates", "grpo.recompute_kv_cache_after_weight_updates"),
+        _on_policy,
+    ),
     Idle(("grpo.max_rollout_turns",), _agents_ask),
     Idle(
         (

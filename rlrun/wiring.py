@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
+from rlrun.batch import lacks_signal
 from rlrun.checkpoint import CheckpointStore, LoadedCheckpoint
 from rlrun.collector import Collector
 from rlrun.config import parse_duration
@@ -150,7 +152,7 @@ class Wiring:
             self.progress.buffer,
             num_samples=grpo.num_generations_per_prompt,
             scored_needed=self.config.env.scored_needed(grpo.num_generations_per_prompt),
-            drop_without_signal=grpo.use_dynamic_sampling,
+            lacks_signal=partial(lacks_signal, grpo=grpo) if grpo.use_dynamic_sampling else None,
             deadline=Deadline(
                 grpo.group_timeout_s,
                 # A lockstep call is a whole step, which one slow answer must not cost.

@@ -127,7 +127,7 @@ def parts(options: argparse.Namespace, folder: Path) -> tuple[Rollouts, Ready]:
         ReplayBuffer(),
         num_samples=options.samples,
         scored_needed=2,
-        drop_without_signal=False,
+        lacks_signal=None,
         deadline=Deadline(None, ROLLOUT_TIMEOUT_S),
     )
     decisions = Decisions(Scheduler(settings, Fifo()), EventLog(folder / "events.jsonl"))

@@ -12,6 +12,7 @@ from rlrun.batch import (
     Batch,
     Masked,
     collect_samples,
+    lacks_signal,
     mask_where,
     with_advantages,
     without_stale,
@@ -57,6 +58,61 @@ def test_overlong_filtering_masks_truncated_samples_and_keeps_them_out_of_the_ba
     done = with_advantages(samples, CONFIG.advantage)
     assert done[2].masked is Masked.OVERLONG
     assert done[0].advantage == pytest.approx(-done[1].advantage)
+
+
+def test_a_filtered_sample_gives_its_group_no_signal() -> None:
+    """Its siblings are equal: kept for the batch, the group would have no gradient."""
+    filtering = config("grpo.overlong_filtering=true").grpo
+    members = (
+        trajectory(reward=1.0),
+        trajectory(reward=1.0, sample_index=1),
+        trajectory(reward=0.0, sample_index=2, stop_reason=StopReason.LENGTH),
+    )
+    cut = TrajectoryGroup(prompt(), members)
+    assert lacks_signal(cut, filtering) and not lacks_signal(cut, CONFIG.grpo)
+    out = (
+        trajectory(reward=0.0, sample_index=2, flagged=True),
+        trajectory(reward=None, sample_index=2),
+        trajectory((), reward=0.0, sample_index=2),
+    )
+    for one in out:
+        assert lacks_signal(TrajectoryGroup(prompt(), (*members[:2], one)), CONFIG.grpo)
+
+
+def test_signal_is_in_the_rewards_before_shaping() -> None:
+    shaping = config(
+        "grpo.overlong_shaping.enabled=true",
+        "grpo.overlong_shaping.max_response_tokens=6",
+        "grpo.overlong_shaping.buffer_tokens=3",
+    ).grpo
+    members = (trajectory(reward=1.0), trajectory((8,) * 5, reward=1.0, sample_index=1))
+    one = TrajectoryGroup(prompt(), members)
+    assert len({s.reward for s in collect_samples([one], shaping, 28)}) == 2
+    assert lacks_signal(one, shaping)
+
+
+@given(
+    rewards=st.lists(st.sampled_from([0.0, 0.3, 1.0, None]), min_size=1, max_size=6),
+    cut=st.lists(st.booleans(), min_size=6, max_size=6),
+    flagged=st.lists(st.booleans(), min_size=6, max_size=6),
+    filtering=st.booleans(),
+)
+def test_a_group_has_signal_exactly_where_an_advantage_is_not_zero(
+    rewards: list[float | None], cut: list[bool], flagged: list[bool], filtering: bool
+) -> None:
+    grpo = replace(CONFIG.grpo, overlong_filtering=filtering)
+    members = tuple(
+        trajectory(
+            reward=reward,
+            sample_index=i,
+            flagged=flagged[i],
+            stop_reason=StopReason.LENGTH if cut[i] else StopReason.STOP,
+        )
+        for i, reward in enumerate(rewards)
+    )
+    one = TrajectoryGroup(prompt(), members)
+    done = with_advantages(collect_samples([one], grpo, 28), CONFIG.advantage)
+    assert lacks_signal(one, grpo) != any(s.has_advantage for s in done)
 
 
 def test_a_sample_without_tokens_is_masked() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
+from rlrun.batch import lacks_signal
 from rlrun.collector import Collector
 from rlrun.deadlines import Deadline
 from rlrun.errors import GenerationError, GenerationTimeout
@@ -16,7 +18,7 @@ from rlrun.prompts import PromptStream
 from rlrun.renderer import Renderer
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Rollout, RolloutSettings
-from rlrun.scheduler.decisions import Admit
+from rlrun.scheduler.decisions import Admit, Cancel, CancelReason
 from rlrun.scheduler.events import (
     EnginesLost,
     Event,
@@ -124,7 +126,7 @@ def collector(
         ReplayBuffer(),
         scored_needed=min(2, samples) if needed is None else needed,
         num_samples=samples,
-        drop_without_signal=drop,
+        lacks_signal=partial(lacks_signal, grpo=config().grpo) if drop else None,
         deadline=deadline or Deadline(None, None),
     )
 
@@ -310,6 +312,28 @@ def test_a_group_that_hangs_fails_at_its_deadline_with_what_it_had(
     )
     assert run(one, 3) == [GroupFailed(3, 0, "timeout: no result within 0.01 s", 20)]
     assert one.settled
+
+
+@pytest.mark.parametrize("reason", list(CancelReason))
+def test_what_a_group_had_that_was_given_up_for_its_age_is_kept(
+    renderer: Renderer, stream: PromptStream, reason: CancelReason
+) -> None:
+    one = collector(renderer, stream, mixed, generator=Hanging(False))
+
+    async def give_up() -> list[Event]:
+        # The first to be admitted hangs; the other finishes and is given up as well.
+        one.start([Admit(3, 0), Admit(4, 2)])
+        events = await one.events()
+        one.cancel(Cancel(4, 2, reason))
+        one.cancel(Cancel(3, 0, reason))
+        return [*events, *await one.events()]
+
+    finished, cancelled = asyncio.run(give_up())
+    assert isinstance(finished, GroupFinished)
+    # Each of the group's samples hangs, with five tokens that it had.
+    assert cancelled == GroupCancelled(3, 0, 20)
+    assert one.take_expired() == ([8, 20] if reason is CancelReason.EXPIRED else [])
+    assert one.take_expired() == [] and len(one.buffer) == 0
 
 
 def test_a_group_that_hangs_from_the_start_fails_by_a_limit_that_was_found_later(

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rlrun.batch import Sample, collect_samples
+from rlrun.batch import Sample, collect_samples, without_stale
 from rlrun.errors import ConfigError
 from rlrun.penalties import Penalties, Turn, effort_bonus, has_invalid_call, is_malformed, turns_of
 from rlrun.serve.parsers import Qwen3CoderTools
-from rlrun.types import StopReason, Trajectory, TrajectoryGroup
+from rlrun.types import StopReason, Trajectory, TrajectoryGroup, VersionSpan
 from tests.factories import config, prompt, sample, trajectory
 
 HTTP = ("generation.expose_http_server=true", "generation.http.tool_parser=qwen3_coder")
@@ -171,7 +171,8 @@ def test_turns_are_the_stretches_of_sampled_tokens() -> None:
 
 
 def prepared(of: Trajectory, *overrides: str, **fields: Any) -> Sample:
-    (one,) = penalties(*overrides).with_turn_advantages([sample(of, advantage=0.5, **fields)])
+    asked = penalties(*overrides)
+    (one,) = asked.with_turn_advantages([sample(of, advantage=0.5, **fields)], [of])
     return one
 
 
@@ -192,9 +193,23 @@ def test_malformed_reasoning_gets_its_advantage() -> None:
 def test_a_group_without_spread_learns_from_a_penalized_turn() -> None:
     of = said("a</think>b</think>")
     (one,) = penalties("grpo.malformed_thinking_advantage=-2").with_turn_advantages(
-        [sample(of, advantage=0.0)]
+        [sample(of, advantage=0.0)], [of]
     )
     assert one.has_advantage
+
+
+def test_a_penalized_turn_that_is_partly_too_old_is_penalized_in_what_is_trained() -> None:
+    """What makes the turn malformed, its second closing tag, is in the tokens that are stale."""
+    first, second = "a</think>b</think>c", "fine"
+    of = two_turns(first, second)
+    start, n, asked = of.input_length, len(first), penalties("grpo.malformed_thinking_advantage=-2")
+    end = len(of.token_ids)
+    for stale, fresh in ((n - 1, 1), (n, 0)):
+        spans = (VersionSpan(0, start, start + stale), VersionSpan(1, start + stale, end))
+        whole = replace(of, weight_versions=spans)
+        trained = without_stale(whole, 1)
+        (one,) = asked.with_turn_advantages([sample(trained, advantage=0.5)], [whole])
+        assert one.token_advantages.tolist() == [-2.0] * fresh + [0.5] * len(second)
 
 
 def test_without_a_parser_the_advantage_of_invalid_calls_is_refused() -> None:

@@ -99,6 +99,13 @@ def test_no_recipe_sets_a_key_in_vain(recipe: str) -> None:
     assert list(unread_keys(load([f"+recipe={recipe}"]))) == []
 
 
+@pytest.mark.parametrize("other", ["batching=in_order", "grpo.max_trajectory_age_steps=0"])
+def test_a_limit_that_nothing_reaches_is_told(other: str) -> None:
+    flags = ["+recipe=quickstart", "grpo=async", "grpo.on_age_limit=mask"]
+    assert list(unread_keys(load(flags))) == []
+    assert [where for where, _, _ in unread_keys(load([*flags, other]))] == [flags[-1]]
+
+
 def test_a_resolved_configuration_may_name_what_is_idle(tmp_path: Path) -> None:
     whole = tmp_path / "config.yaml"
     whole.write_text(load(["+recipe=quickstart"]).yaml(), encoding="utf-8")

@@ -139,7 +139,7 @@ class ImportanceCorrection(Correction):
             )
 
     def active(self, asynchronous: bool) -> bool:
-        """As ``enabled`` says; null means exactly when the schedule is asynchronous."""
+        """As ``enabled`` says; null means exactly when tokens may be stale."""
         return asynchronous if self.enabled is None else self.enabled
 
     def __call__(self, inputs: CorrectionInputs, *, asynchronous: bool) -> CorrectionOutput:

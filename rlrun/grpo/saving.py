@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerBase
 
-from rlrun.checkpoint import CheckpointStore
+from rlrun.checkpoint import CheckpointStore, saved_folders
 from rlrun.config.schema import Layout
 from rlrun.errors import StorageError
 from rlrun.event_log import EventLog
@@ -31,6 +32,8 @@ from rlrun.training_state import (
     save_json,
     save_tensors,
 )
+
+log = logging.getLogger(__name__)
 
 BUFFER = "buffer.jsonl"
 
@@ -137,6 +140,17 @@ def read_state(folder: Path) -> dict[str, Any]:
     """
     state: dict[str, Any] = load_json(folder / "state.json")
     return state
+
+
+def prompts_begun(checkpoints: Path) -> int:
+    """Prompts that were handed out when the newest readable checkpoint was written; 0 without."""
+    for step, folder in sorted(saved_folders(checkpoints).items(), reverse=True):
+        try:
+            return int(read_state(folder)["scheduler"]["frontier"]["next_position"])
+        except (StorageError, LookupError, TypeError, ValueError) as error:
+            # Whoever loads it says what is wrong with it, and takes the one before.
+            log.debug("checkpoint of step %d cannot be read: %s", step, error)
+    return 0
 
 
 def restore_randomness(folder: Path, state: Mapping[str, Any]) -> None:

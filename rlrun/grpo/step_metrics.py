@@ -8,13 +8,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rlrun.advantage.group import zero_variance
-from rlrun.batch import Batch, Floats, Sample
+from rlrun.batch import Batch, Floats
 from rlrun.evaluate import means_by_name, reward_parts
 from rlrun.types import StopReason, Trajectory, TrajectoryGroup
 
 
 def batch_metrics(
-    batch: Batch, entropies: Sequence[Floats], dropped: Sequence[TrajectoryGroup] = ()
+    batch: Batch,
+    entropies: Sequence[Floats],
+    dropped: Sequence[TrajectoryGroup] = (),
+    expired: Sequence[int] = (),
 ) -> dict[str, float]:
     """Metrics of the samples of a step, before its update.
 
@@ -26,12 +29,13 @@ def batch_metrics(
         batch: The batch.
         entropies: Of each sample's tokens, in the order of ``batch.samples``.
         dropped: Groups that finished for this step and are not trained.
+        expired: Sampled tokens of each group that was given up for its age meanwhile.
     """
     groups = [*batch.groups, *dropped]
     finished = [trajectory for group in groups for trajectory in group.trajectories]
     scored = [trajectory for trajectory in finished if trajectory.reward is not None]
     values = {
-        "train/zero_variance_groups": float(count_zero_variance(groups)),
+        "train/zero_variance_groups": float(count_zero_variance(batch) + len(dropped)),
         "train/dropped_groups": float(len(dropped)),
         "train/masked_samples": float(sum(s.masked is not None for s in batch.samples)),
         "rollout/failed_samples": float(len(finished) - len(scored)),
@@ -54,7 +58,7 @@ def batch_metrics(
         values["train/advantage_std"] = float(np.std(advantages))
         trained = [e for s, e in zip(batch.samples, entropies, strict=True) if s.masked is None]
         values["train/entropy"] = float(np.concatenate(trained).mean(dtype=np.float64))
-        values["rollout/length_bias"] = _length_bias(scored, batch.trained)
+        values["rollout/length_bias"] = _length_bias(scored, batch, expired)
     return values
 
 
@@ -101,12 +105,13 @@ _ENDS = {
 }
 
 
-def count_zero_variance(groups: Sequence[TrajectoryGroup]) -> int:
-    """Groups whose rewards, as the environment gave them, are all alike."""
-    return sum(
-        zero_variance([t.reward for t in group.trajectories if t.reward is not None])
-        for group in groups
-    )
+def count_zero_variance(batch: Batch) -> int:
+    """Groups of which no two samples that are trained differ in what the environment gave them."""
+    rewards: dict[str, list[float | None]] = {}
+    for sample in batch.samples:
+        reward = sample.trajectory.reward if sample.masked is None else None
+        rewards.setdefault(sample.prompt.group_id, []).append(reward)
+    return sum(zero_variance(values) for values in rewards.values())
 
 
 def age_metrics(batch: Batch) -> dict[str, float]:
@@ -186,10 +191,17 @@ def overlap_metrics(
     }
 
 
-def _length_bias(finished: Sequence[Trajectory], trained: Sequence[Sample]) -> float:
-    """Mean length of trained over finished samples: 1 when nothing is picked by length."""
-    everything = _mean([trajectory.num_sampled for trajectory in finished])
-    return _mean([s.trajectory.num_sampled for s in trained]) / max(everything, 1e-9)
+def _length_bias(finished: Sequence[Trajectory], batch: Batch, expired: Sequence[int]) -> float:
+    """Mean length of trained over finished samples: 1 when nothing is picked by length.
+
+    Groups that were given up for their age count with what they had, or their loss, which is that
+    of the longest answers, would go unseen.
+    """
+    samples = len(batch.groups[0].trajectories)
+    lengths = [float(trajectory.num_sampled) for trajectory in finished]
+    lengths += [tokens / samples for tokens in expired for _ in range(samples)]
+    trained = _mean([s.trajectory.num_sampled for s in batch.trained])
+    return trained / max(_mean(lengths), 1e-9)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -182,8 +182,9 @@ class Trainer:
                 parts.rollouts.apply(Stop(reason))
             self._resume()
         self.current.took("step")
-        parts.time_limit.step_took(self.current.seconds["step"])
-        if parts.time_limit.reached():
+        validation = self.current.seconds.get("validation", 0.0)
+        parts.time_limit.step_took(self.current.seconds["step"] - validation)
+        if parts.time_limit.reached(validates=self.due.expects_validation(self.step + 1)):
             parts.rollouts.apply(Stop("time_limit"))
         if self.due.end:
             await parts.rollouts.settle()
@@ -206,12 +207,15 @@ class Trainer:
         evaluator = self.parts.evaluator
         assert evaluator is not None, "a configuration that validates has validation data"
         self.validated_step = self.step
+        started = time.perf_counter()
         try:
             with self.timeline.busy(Lane.TRAINER, "validation"):
                 evaluation = await evaluator.run()
         except GenerationError as error:
             log.warning("step %d: there is no validation: %s", self.step, error)
             return {}
+        finally:
+            self.parts.time_limit.validation_took(time.perf_counter() - started)
         self.parts.records.validation(self.step, evaluation.groups)
         return evaluation.metrics
 
@@ -232,8 +236,8 @@ class Trainer:
             parts.console.notice(f"step {train.step}: {prepared.warning}")
         # Before the update: if it fails, the batch that did it is there to be looked at.
         parts.records.trained(batch, self._targets(train))
-        dropped = self.collector.take_dropped()
-        self.current.metrics |= batch_metrics(batch, prepared.entropies, dropped)
+        dropped, expired = self.collector.take_dropped(), self.collector.take_expired()
+        self.current.metrics |= batch_metrics(batch, prepared.entropies, dropped, expired)
         self.current.metrics |= age_metrics(batch) | prepared.correction
         return batch
 

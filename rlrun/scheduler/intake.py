@@ -139,7 +139,11 @@ class Intake:
             books.ledger.end_running(running.tokens, event.tokens, category)
             books.end_prompts({position: outcome})
         limit = books.settings.max_gen_batches
-        return None if limit is None else self._bound_sampling(limit, dropped is not None)
+        if limit is None:
+            return None
+        # A group with a target was generated for that step and no other.
+        for_next = running.target_step in (None, books.next_step)
+        return self._bound_sampling(limit, dropped is not None and for_next)
 
     def _on_failed(self, event: ev.GroupFailed) -> Fail | None:
         books, position = self._books, event.position

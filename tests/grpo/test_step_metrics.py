@@ -179,6 +179,23 @@ def test_every_declared_metric_of_a_batch_is_there() -> None:
     assert declared - elsewhere == {name for name in logged if not name.startswith("reward/")}
 
 
+def test_groups_without_a_gradient_are_counted_by_what_is_not_masked() -> None:
+    equal = (trajectory(reward=1.0), trajectory(reward=1.0, sample_index=1))
+    flagged = trajectory(reward=0.0, sample_index=2, flagged=True)
+    batch = batch_of(TrajectoryGroup(prompt(0), (*equal, flagged)), group([1.0, 0.0, 1.0], 1))
+    assert [s.has_advantage for s in batch.samples] == [False] * 3 + [True] * 3
+    assert metrics_of(batch)["train/zero_variance_groups"] == 1
+
+
+def test_long_answers_that_expire_show_in_the_length_bias() -> None:
+    batch = batch_of(group([1.0, 0.0], sampled=(8,) * 3), group([1.0, 0.0], 1, sampled=(8,) * 5))
+    entropies = [np.ones(len(s.prev_logprobs), np.float32) for s in batch.samples]
+    assert batch_metrics(batch, entropies)["rollout/length_bias"] == 1.0
+    # Two groups of two samples were called off when these had 12 tokens each on average.
+    metrics = batch_metrics(batch, entropies, expired=[20, 28])
+    assert metrics["rollout/length_bias"] == pytest.approx(4 / 8)
+
+
 def test_groups_that_dynamic_sampling_dropped_count_in_what_the_policy_is_worth() -> None:
     batch = batch_of(group([1.0, 0.0]))
     entropies = [np.ones(len(s.prev_logprobs), np.float32) for s in batch.samples]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -89,6 +90,7 @@ class Books:
     again: set[int] = field(default_factory=set)
     attempts: dict[int, int] = field(default_factory=dict)
     failures: dict[int, int] = field(default_factory=dict)
+    dropped: Counter[int | None] = field(default_factory=Counter)
     expiries: dict[int, int] = field(default_factory=dict)
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     step: int = 0
@@ -182,6 +184,7 @@ class Run:
             group.version, group.finished = oldest, len(self.log)
             books.ready[position] = group
         else:
+            books.dropped[group.target] += 1
             self.end_prompt(position, Outcome(verdict.value))
         self.do(GroupFinished(position, attempt, oldest, group.tokens, verdict))
 
@@ -323,12 +326,23 @@ class Run:
                 self.ended = decision
                 too_many = self.books.streak > self.settings.max_generation_failures
                 assert too_many == ("max_generation_failures" in decision.reason)
-                assert too_many or self.settings.max_gen_batches is not None
+                assert too_many or self.spent_on_step() > 0
             case Finish():
                 self.ended = decision
                 assert not self.books.training and not self.books.running
                 if decision.reason == "data_end":
                     assert not self.books.ready and not self.books.again
+
+    def spent_on_step(self) -> int:
+        """Groups generated for the next step beyond the bound on dynamic sampling, at most."""
+        books, limit = self.books, self.settings.max_gen_batches
+        assert limit is not None
+        step = books.step + 1 + bool(books.training)
+        ready, dropped = len(books.ready), books.dropped.total()
+        if self.batching.assigns_targets and not books.shifted:
+            ready = sum(group.target == step for group in books.ready.values())
+            dropped = books.dropped[step]
+        return ready + dropped - limit * self.settings.prompts_per_step
 
     def admitted(self, admit: Admit) -> None:
         books, position = self.books, admit.position
@@ -367,6 +381,8 @@ class Run:
         self.note_shifts()
         if self.batching.assigns_targets and not books.shifted:
             assert all(group.target == train.step for group in batch.values())
+        else:
+            books.dropped.clear()
         books.training = batch
 
     def cancelled(self, cancel: Cancel) -> None:

@@ -387,6 +387,22 @@ def test_dynamic_sampling_fails_above_its_bound_and_not_at_it() -> None:
     assert "dynamic_sampling_max_gen_batches=2" in fail.reason
 
 
+def test_bound_on_dynamic_sampling_counts_no_groups_of_other_targets() -> None:
+    """While step 1 waits for its slowest group, three quarters of those for later ones drop."""
+    run = Story(InOrder(), max_age=8, in_flight_batches=8, max_gen_batches=4)
+    run.finish(1)
+    for position in range(2, 60):
+        if position in run.scheduler.in_flight:
+            run.finish(position, verdict=Verdict.KEEP if position % 4 == 0 else Verdict.NO_SIGNAL)
+    assert not run.scheduler.ended and run.batch is None
+    assert Train(1, (0, 1), (0, 0)) in run.finish(0)
+    # Its own are counted, when it is the next.
+    own = Story(InOrder(), max_age=8, in_flight_batches=8, max_gen_batches=4)
+    while not own.scheduler.ended:
+        own.finish(min(own.scheduler.in_flight), verdict=Verdict.NO_SIGNAL)
+    assert own.scheduler.outcomes()["no_signal"] > 8
+
+
 def test_bound_on_dynamic_sampling_starts_anew_with_every_step() -> None:
     run = Story(max_gen_batches=2)
     for step in range(4):
