@@ -20,7 +20,7 @@ from rlrun.errors import CheckFailed, StorageError
 from rlrun.event_log import LogLine, LogReader
 from rlrun.interfaces import REGISTRY, Batching
 from rlrun.json_line import is_integer, parse_object
-from rlrun.run_dir import RunDir
+from rlrun.run_dir import RunDir, refuse_special_files
 from rlrun.scheduler import Outcome, Replay, Restored, Started
 from rlrun.scheduler.history import History
 from rlrun.scheduler.intake import identity
@@ -120,6 +120,7 @@ def audit(run_dir: Path, batching: Batching | None = None) -> AuditReport:
     Raises:
         StorageError: There is no readable event log, or a line of a file makes no sense.
     """
+    refuse_special_files(run_dir)
     report = AuditReport(run_dir)
     history = History()
     reader = LogReader(run_dir / "events.jsonl")

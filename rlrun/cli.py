@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
+from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from typing import Annotated
 
@@ -75,7 +77,8 @@ def check(
     from rlrun.config import load
 
     try:
-        loaded = load(overrides or [], config_dir)
+        with _results_apart():
+            loaded = load(overrides or [], config_dir)
     except ConfigError as error:
         if as_json:
             # Only here, since it takes torch along.
@@ -85,7 +88,8 @@ def check(
         raise
     from rlrun.preflight import exit_code, preflight, render, to_json
 
-    lines = preflight(loaded)
+    with _results_apart():
+        lines = preflight(loaded)
     if as_json:
         _out(to_json(lines))
     else:
@@ -113,9 +117,12 @@ def config(
     if schema:
         _out(json.dumps(schema_json(), indent=2, ensure_ascii=False))
     elif diff is not None:
-        _out(show.diff_text(*diff, config_dir=config_dir))
+        with _results_apart():
+            text = show.diff_text(*diff, config_dir=config_dir)
+        _out(text)
     else:
-        loaded = load(overrides or [], config_dir)
+        with _results_apart():
+            loaded = load(overrides or [], config_dir)
         _out(show.origin_text(loaded) if origin else loaded.yaml())
 
 
@@ -186,7 +193,7 @@ def evaluate(
     from rlrun.eval_command import evaluate as run
     from rlrun.eval_command import print_report
 
-    with Console(sys.stderr) as console:
+    with Console(sys.stderr) as console, _results_apart():
         report = run(
             model_or_run,
             overrides or [],
@@ -338,8 +345,20 @@ def gym_serve(
     serve(overrides or [], config_dir, run, _err, _out)
 
 
+def _results_apart() -> AbstractContextManager[object]:
+    """What code of the user prints is no result of a command, and goes to standard error."""
+    return redirect_stdout(sys.stderr)
+
+
 def _err(text: str) -> None:
     typer.echo(text, err=True)
+
+
+def _err_line(text: str) -> None:
+    """Says what went wrong, in which a row, a template or a model may have written anything."""
+    from rlrun.terminal import visible
+
+    typer.echo(visible(text), err=True)
 
 
 def _out(text: str) -> None:
@@ -369,6 +388,9 @@ def _misuse(error: TyperException) -> str:
 def main() -> None:
     """Runs a command; errors end in one line each on stderr and the documented exit code."""
     command = typer.main.get_command(app)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A result may hold what the terminal's encoding lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with command.make_context("rlrun", sys.argv[1:]) as context:
             command.invoke(context)
@@ -376,14 +398,14 @@ def main() -> None:
     except typer.Exit as done:
         sys.exit(done.exit_code)
     except TyperException as error:
-        typer.echo(_misuse(error), err=True)
+        _err_line(_misuse(error))
         sys.exit(error.exit_code)
     except ConfigError as error:
         for problem in error.problems:
-            typer.echo(f"error: {problem}", err=True)
+            _err_line(f"error: {problem}")
         sys.exit(error.exit_code)
     except RlrunError as error:
-        typer.echo(f"error: {error}", err=True)
+        _err_line(f"error: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -393,16 +415,16 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        typer.echo(f"error: output: {error.strerror or error}.", err=True)
+        where = error.filename if error.filename is not None else "output"
+        _err_line(f"error: {where}: {error.strerror or error}.")
         sys.exit(StorageError.exit_code)
     # The last boundary: whatever arrives here is a defect of rlrun, not of its input.
     except Exception as error:  # noqa: BLE001
         if os.environ.get("RLRUN_TRACEBACK"):
             raise
-        typer.echo(
+        _err_line(
             f"error: rlrun: {type(error).__name__}: {error}. This is a defect of rlrun; "
-            "RLRUN_TRACEBACK=1 shows where, and so does log.txt of a run that had started.",
-            err=True,
+            "RLRUN_TRACEBACK=1 shows where, and so does log.txt of a run that had started."
         )
         sys.exit(1)
 

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from numbers import Real
 from types import NoneType
 from typing import Any, NoReturn
 
@@ -46,6 +48,18 @@ def is_number(value: object) -> bool:
     if type(value) is float:
         return abs(value) <= _LARGEST
     return value is None or type(value) is bool or is_integer(value)
+
+
+def finite(value: object) -> float | None:
+    """A number of any library as a float; None for what is none, or too large to be one."""
+    # The plain types first: asking an abstract one takes ten times as long.
+    if not isinstance(value, (float, int, Real)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def are_numbers(values: object) -> bool:

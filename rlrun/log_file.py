@@ -8,8 +8,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun.atomic import storage_error
+from rlrun.terminal import visible
 
 _log = logging.getLogger(__name__)
+
+
+class _Visible(logging.Formatter):
+    """What models, rows and clients wrote does nothing on a terminal that shows the file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The text of a record, a traceback included."""
+        return visible(super().format(record))
 
 
 class LogFile(logging.FileHandler):
@@ -29,7 +38,7 @@ class LogFile(logging.FileHandler):
         except OSError as error:
             raise storage_error(path, "open", error) from error
         handler.setLevel(logging.INFO)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_Visible("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger = logging.getLogger("rlrun")
         if not logger.isEnabledFor(logging.INFO):
             logger.setLevel(logging.INFO)

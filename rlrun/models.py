@@ -315,7 +315,11 @@ def _read_template(template: str) -> str:
     if "{{" in template or "{%" in template:
         return template
     try:
-        return expand(template).read_text(encoding="utf-8")
+        path = expand(template)
+        # Nobody might ever write to a pipe, and devices have no end.
+        if path.exists() and not path.is_file():
+            raise OSError("it is no regular file")
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise DataError(
             "policy.chat_template",

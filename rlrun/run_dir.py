@@ -28,6 +28,10 @@ _log = logging.getLogger(__name__)
 
 _STEP_FILE = re.compile(r"step_(\d+)\.jsonl")
 _LOCK = "run.lock"
+_FILES = (
+    *("config.yaml", "metrics.jsonl", "timeline.jsonl", "events.jsonl"),
+    *("origins.json", "status.json", "log.txt"),
+)
 _ORIGIN = ("value", "from", "where")
 
 
@@ -106,6 +110,7 @@ class RunDir:
         root = root.absolute()
         try:
             if (root / "config.yaml").is_file():
+                refuse_special_files(root)
                 return cls(root)
             what = "holds no run (no config.yaml)" if root.is_dir() else "is not a folder"
         except OSError as error:
@@ -345,9 +350,22 @@ def _refuse_foreign(root: Path) -> None:
         )
 
 
+def refuse_special_files(root: Path) -> None:
+    """Makes sure that reading a run directory, which may come from elsewhere, comes to an end.
+
+    Raises:
+        StorageError: There is a pipe or a device where a file belongs.
+    """
+    for name in (*_FILES, _LOCK):
+        path = root / name
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise StorageError(str(path), "is no regular file", "Restore it from a copy")
+
+
 def _step_files(folder: Path) -> list[int]:
     try:
-        names = [path.name for path in folder.iterdir()]
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_file()]
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -177,6 +177,8 @@ def _connect(address: str | None) -> None:
             socket.create_connection((host, int(port)), timeout=REACH_TIMEOUT_S).close()
         with _own_signals():
             ray.init(address="local" if address is None else address, **options)
+        if address is None:
+            _hide_token()
     except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         log.info("Ray cannot be joined or started", exc_info=error)
         where = "cluster.address"
@@ -186,6 +188,13 @@ def _connect(address: str | None) -> None:
             what = f"no Ray cluster is reached at {address}: {_first_line(error)}"
             remedy = "Start one with ray start --head, or write cluster.address=null"
         raise EnvironmentDown(where, what, remedy) from None
+
+
+def _hide_token() -> None:
+    """Ray asks for a token whoever joins, and leaves it in a file that all users may read."""
+    path = Path.home() / ".ray" / "auth_token"
+    with suppress(OSError):
+        path.chmod(0o600)
 
 
 def _environment() -> dict[str, str]:

@@ -107,7 +107,7 @@ def _parse(parser: OverridesParser, text: str, report: Report) -> Override | Non
     except HydraException as error:
         key, _, value = text.partition("=")
         what = f"cannot be read: {str(error).splitlines()[0].strip()}"
-        remedy = f"Put the value in quotes: '{key}={_quoted(value)}'"
+        remedy = f"Put the value in quotes: '{key}={quoted(value)}'"
         if "[" in key:
             what, remedy = "an item of a list cannot be set alone", "Give the list: KEY=[A,B]"
         report.add(text, what, remedy, _key_of(text))
@@ -134,7 +134,7 @@ def _key_of(text: str) -> str:
     return text.partition("=")[0].lstrip("+")
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
     """A value as text in Hydra's grammar, where backslashes count only before a quote."""
     escaped = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', value)
     trailing = len(escaped) - len(escaped.rstrip("\\"))

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rlrun.config.paths import expand
+from rlrun.config.paths import expand, is_file
 from rlrun.embedded import EMBEDDED, embedded_folder
 
 _RECURRENT = ("mamba", "linear_attention")
@@ -30,6 +30,8 @@ def words_of(model: str, architecture: Mapping[str, Any]) -> Mapping[str, Any] |
     if architecture:
         return architecture
     folder = embedded_folder(model) if model in EMBEDDED else expand(model)
+    if not is_file(folder / "config.json"):
+        return None
     try:
         words = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):

@@ -44,6 +44,21 @@ class Loader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node.
+
+        Raises:
+            yaml.YAMLError: It has none. What is not as its tag says fails in yaml in many ways.
+        """
+        try:
+            return super().construct_object(node, deep)  # type: ignore[no-untyped-call]  # as above
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            why = str(error) if isinstance(error, ValueError) else f"it is no {kind} (!!{kind})"
+            given = repr(node.value) if isinstance(node, yaml.ScalarNode) else "this"
+            what = f"{given} cannot be read: {why}"
+            raise Refused(node.start_mark, what, "Quote it to make it text") from error
+
 
 _REPLACED = ("timestamp", "float", "int")
 Loader.yaml_implicit_resolvers = {
@@ -195,10 +210,6 @@ class _Reader:
         except yaml.YAMLError as error:
             self._file.mistakes.append(_syntax_mistake(self._file, error))
             return
-        except ValueError as error:
-            what = f"{node.value!r} cannot be read: {error}"
-            self._mistake(node, what, "Quote it to make it text")
-            return
         self._file.entries.append(Entry(path, value, line + 1))
 
     def _items(self, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
@@ -248,7 +259,12 @@ class _Reader:
                 yield DefaultsItem(None, item.value, False, line)
             elif isinstance(item, yaml.MappingNode) and (words := _group_words(item)):
                 value = item.value[0][1]
-                choice = self._loader.construct_object(value, deep=True)
+                try:
+                    choice = self._loader.construct_object(value, deep=True)
+                except yaml.YAMLError as error:
+                    self._file.mistakes.append(_syntax_mistake(self._file, error))
+                    self._file.complete = False
+                    continue
                 if choice is not None and not isinstance(choice, str):
                     what = f"the choice {choice!r} for {words[-1]} is not a name"
                     self._mistake(value, what, "Write - override /GROUP: CHOICE")

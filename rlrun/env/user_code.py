@@ -95,7 +95,7 @@ def _from_name(name: str) -> ModuleType:
 
 def _failed(source: str, problem: BaseException) -> Unresolved:
     return Unresolved(
-        f"importing {source} fails with {type(problem).__name__}: {problem}",
+        f"importing {source} fails with {_text(problem)}",
         "Make it importable; python -c 'import ...' shows the traceback",
     )
 
@@ -107,15 +107,31 @@ def _siblings(missing: str) -> str:
     return f"{_near(name, found)} (looked in {places[0]} and where Python finds packages)"
 
 
+def shown(value: object) -> str:
+    """The beginning of how a value is written, as a message has it; its repr may fail, too."""
+    try:
+        return f"{value!r:.100}"
+    except Exception:  # noqa: BLE001 - user code, or an integer of too many digits
+        return f"a value of type {type(value).__name__}"
+
+
 def told(problem: BaseException) -> str:
     """An error with the place in the code that raised it."""
-    text = f"{type(problem).__name__}: {problem}"
+    text = _text(problem)
     trace = problem.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None:
         return text
     return f"{text} ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+
+
+def _text(problem: BaseException) -> str:
+    name = type(problem).__name__
+    try:
+        return f"{name}: {problem}"
+    except Exception:  # noqa: BLE001 - user code
+        return name
 
 
 def is_cancellation(problem: BaseException) -> bool:

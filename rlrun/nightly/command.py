@@ -92,7 +92,7 @@ class Nightly:
                 before = json.loads(path.read_text(encoding="utf-8"))
                 same, number = before["runs"] == cases, str(before["nightly"])
                 version = before["rlrun"]
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise StorageError(str(path), f"is damaged ({error})", "Choose another") from error
             if not same or version != __version__:
                 what = f"holds a nightly of other runs, or of another version (rlrun {version})"
@@ -142,9 +142,9 @@ class Nightly:
             values = parse_object(f"{path}:{number}", line)
             try:
                 ending = Ending(**values)
+                found[ending.name, ending.seed] = ending
             except TypeError as error:
                 raise StorageError(f"{path}:{number}", f"is no ending of a run: {error}") from error
-            found[ending.name, ending.seed] = ending
         return found
 
     def _evidence(self, case: Case) -> Evidence:
@@ -224,6 +224,7 @@ def nightly_command(
     with Console(sys.stderr) as console:
         console.say([*plan.text().splitlines(), f"folder: {root}"])
         trend = root.parent / "trend.jsonl" if trend is None else trend.absolute()
+        read_trend(trend)  # A damaged one is to be known of before hours of runs.
         return Nightly(plan, Places(root, config_dir), trend, console).run()
 
 

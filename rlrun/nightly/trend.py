@@ -76,7 +76,8 @@ def baseline_step_s(
         and entry.get("machine") == machine_name
         and entry.get("nightly") != nightly
         and entry.get("passed") is True
-        and is_number(entry.get("step_s"))
+        and entry.get("step_s") is not None
+        and is_number(entry["step_s"])
     ]
     if len(times) <= WINDOW:
         return statistics.median(times) if times else None

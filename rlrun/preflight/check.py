@@ -7,7 +7,9 @@ import asyncio
 import os
 from pathlib import Path
 
+from rlrun.atomic import storage_error
 from rlrun.config import Loaded
+from rlrun.config.paths import expand, is_file
 from rlrun.config.schema import RunConfig
 from rlrun.derived import plan_in_words
 from rlrun.errors import StorageError
@@ -62,13 +64,16 @@ def _run_dir(config: RunConfig) -> str:
     if config.run_dir is None:
         parent = Path("runs")
     else:
-        parent = Path(config.run_dir)
-        if (parent / "config.yaml").exists():
+        parent = expand(config.run_dir)
+        if is_file(parent / "config.yaml"):
             raise StorageError(
                 str(parent), "holds a run already", f"rlrun resume {parent}, or another run_dir"
             )
     shown = parent.absolute()
-    existing = next(path for path in (shown, *shown.parents) if path.exists())
+    try:
+        existing = next(path for path in (shown, *shown.parents) if path.exists())
+    except OSError as error:
+        raise storage_error(shown, "look up", error) from error
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise StorageError(str(existing), "cannot be written to", "Choose another run_dir")
     return f"{shown} can be written"

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlrun.atomic import storage_error
 from rlrun.errors import StorageError
-from rlrun.json_line import parse_object
+from rlrun.json_line import are_numbers, parse_object
 from rlrun.logs import read_metrics
 from rlrun.metrics import find, is_declared
 from rlrun.report.charts import CHARTS
@@ -104,7 +104,7 @@ def read_config(run_dir: RunDir) -> list[list[str]]:
 def _config_text(run_dir: RunDir) -> list[list[str]]:
     """The keys of config.yaml by their indentation: all that a run without a record has."""
     try:
-        text = run_dir.config.read_text(encoding="utf-8")
+        text = run_dir.config.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise storage_error(run_dir.config, "read", error) from error
     rows: list[list[str]] = []
@@ -135,7 +135,7 @@ def _check_timeline(where: str, line: Mapping[str, Any]) -> None:
         texts += [group["cause"] for group in line["stragglers"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StorageError(where, "is no line of a timeline") from error
-    if not all(type(n) in (int, float) and math.isfinite(n) for n in numbers):
+    if not are_numbers(numbers) or None in numbers:
         raise StorageError(where, "has a time that is no finite number")
     if not all(type(text) is str for text in texts):
         raise StorageError(where, "has a name that is no text")
