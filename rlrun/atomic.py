@@ -77,7 +77,7 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         if private:
             # One that was left behind would keep its permissions.
             temporary.unlink(missing_ok=True)
-        with open(temporary, "wb", opener=_open_private if private else None) as file:
+        with open(temporary, "wb", opener=_open_private if private else _open_itself) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -110,6 +110,11 @@ def write_file(path: Path, content: str | bytes, *, private: bool = False) -> No
 
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_EXCL, 0o600)
+
+
+def _open_itself(path: str, flags: int) -> int:
+    # A link that somebody put there, as in /tmp, would lead to a file of the user's.
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def rename_durably(source: Path, destination: Path) -> None:

@@ -252,6 +252,7 @@ class _Reader:
     def _defaults(self, node: yaml.Node) -> Iterator[DefaultsItem]:
         if not isinstance(node, yaml.SequenceNode):
             self._mistake(node, "defaults is not a list", "Write a list: - override /loss: gspo")
+            self._file.complete = False
             return
         for item in node.value:
             line = item.start_mark.line + 1

@@ -204,7 +204,7 @@ def _are_messages(value: object) -> bool:
 def _is_message(value: object) -> bool:
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
         return False
-    content = value.get("content", 0)
+    content = value.get("content")
     return content is None or isinstance(content, str | list)
 
 

@@ -58,7 +58,12 @@ def _near(name: str, names: list[str]) -> str:
 
 
 def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
+    try:
+        exists = path.is_file()
+    except OSError as error:
+        what = f"{path} cannot be looked up: {error.strerror}"
+        raise Unresolved(what, "Give the path of a file") from error
+    if not exists:
         files = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise Unresolved(f"there is no file {path}", _near(path.name, files))
     key = f"{path.resolve()}:{path.stat().st_mtime_ns}"
