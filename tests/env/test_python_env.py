@@ -70,11 +70,17 @@ def no_arguments(): return 1.0
 not_callable = 3
 
 WRONG = {
-    "text": {"reward": "1"}, "huge": {"reward": 10**400}, "parts": {"reward": 1.0, "rewards": {"a": "x"}},
-    "no parts": {"reward": 1.0, "rewards": None}, "number": {"reward": 1.0, "rewards": {1: 1.0}},
-    "said": {"messages": "go on"}, "words": {"messages": ("go on",)},
-    "no role": {"messages": ({"content": "x"},)}, "content": {"messages": ({"role": "user", "content": 5},)},
-    "read": {"reward": 1.0, "extracted": 5}, "why": {"failure": "down"},
+    "text": {"reward": "1"},
+    "huge": {"reward": 10**400},
+    "parts": {"reward": 1.0, "rewards": {"a": "x"}},
+    "no parts": {"reward": 1.0, "rewards": None},
+    "number": {"reward": 1.0, "rewards": {1: 1.0}},
+    "said": {"messages": "go on"},
+    "words": {"messages": ("go on",)},
+    "no role": {"messages": ({"content": "x"},)},
+    "content": {"messages": ({"role": "user", "content": 5},)},
+    "read": {"reward": 1.0, "extracted": 5},
+    "why": {"failure": "down"},
 }
 
 class Echo(Environment):
