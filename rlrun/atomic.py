@@ -27,6 +27,9 @@ _REMEDIES = {
     errno.EROFS: "The file system is read-only: choose another run_dir",
     errno.EEXIST: "There is a file of this name: choose another path",
     errno.ENOENT: "Check the path",
+    errno.EISDIR: "Give the path of a file",
+    errno.ENAMETOOLONG: "Give a shorter path",
+    errno.ELOOP: "Take the link away, or choose another path",
     errno.ENOTDIR: "A part of the path is a file: choose another run_dir",
 }
 
@@ -72,6 +75,8 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     Raises:
         StorageError: It cannot be written; what was at ``path`` before is untouched.
     """
+    if path.is_dir():
+        raise StorageError(str(path), "is a folder", "Give the path of a file")
     temporary = temporary_name(path)
     try:
         if private:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import rlrun.batching
-from rlrun.errors import CheckFailed, StorageError
+from rlrun.errors import RESTORE, CheckFailed, StorageError
 from rlrun.event_log import LogLine, LogReader
 from rlrun.interfaces import REGISTRY, Batching
 from rlrun.json_line import is_integer, parse_object
@@ -145,7 +145,7 @@ def audit(run_dir: Path, batching: Batching | None = None) -> AuditReport:
     if reader.torn:
         report.notes.append("the last line of events.jsonl is torn, as a crash leaves it")
     if report.events == 0:
-        raise StorageError(str(run_dir / "events.jsonl"), "holds no event", "")
+        raise StorageError(str(run_dir / "events.jsonl"), "holds no event", RESTORE)
     report.steps = len(history.steps)
     report.violations += history.violations + history.lost_prompts()
     report.epochs = [
@@ -270,7 +270,7 @@ def _read_step(path: Path, step: int, report: AuditReport) -> dict[str, int]:
                 row = parse_object(f"{path}:{number}", raw)
                 group, prompt = row.get("group_id"), row.get("prompt_id")
                 if not (isinstance(group, str) and isinstance(prompt, str) and "step" in row):
-                    raise StorageError(f"{path}:{number}", "not a line of a trained file")
+                    raise StorageError(f"{path}:{number}", "not a line of a trained file", RESTORE)
                 if row["step"] != step:
                     shown = f"step {row['step']}" if is_integer(row["step"]) else "no step"
                     report.violations.append(f"{path.name}:{number}: {shown}")

@@ -10,7 +10,7 @@ from numbers import Real
 from types import NoneType
 from typing import Any, NoReturn
 
-from rlrun.errors import StorageError
+from rlrun.errors import RESTORE, StorageError
 
 _LARGEST = sys.float_info.max
 # Written integers stay below; sums of them still are floats.
@@ -27,9 +27,9 @@ def parse_object(where: str, line: bytes) -> dict[str, Any]:
     try:
         values = _decoder.decode(line.decode())
     except (ValueError, RecursionError) as error:
-        raise StorageError(where, f"is no JSON: {error}") from error
+        raise StorageError(where, f"is no JSON: {error}", RESTORE) from error
     if not isinstance(values, dict):
-        raise StorageError(where, "is no JSON object")
+        raise StorageError(where, "is no JSON object", RESTORE)
     return values
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rlrun.atomic import remove_temporaries, storage_error, write_file
-from rlrun.errors import StorageError
+from rlrun.errors import RESTORE, StorageError
 from rlrun.json_line import is_text, parse_object
 from rlrun.log_file import LogFile
 from rlrun.run_lock import RunLock, is_locked
@@ -269,7 +269,8 @@ class RunDir:
         for key, origin in record.items():
             texts = [origin.get(name) for name in _ORIGIN] if isinstance(origin, dict) else [None]
             if not all(map(is_text, texts)):
-                raise StorageError(str(self.origins), f"is no record of the origin of {key}")
+                what = f"is no record of the origin of {key}"
+                raise StorageError(str(self.origins), what, RESTORE)
         return record
 
     def write_status(
@@ -359,7 +360,7 @@ def refuse_special_files(root: Path) -> None:
     for name in (*_FILES, _LOCK):
         path = root / name
         if path.exists() and not path.is_file() and not path.is_dir():
-            raise StorageError(str(path), "is no regular file", "Restore it from a copy")
+            raise StorageError(str(path), "is no regular file", RESTORE)
 
 
 def _step_files(folder: Path) -> list[int]:

@@ -152,7 +152,9 @@ def _episodes(path: Path, env: Env, answers: Mapping[str, str]) -> Iterator[tupl
                 if line.strip():
                     yield _episode(line, f"{path}:{number}", number, env, answers)
     except OSError as problem:
-        raise DataError(str(path), f"cannot be read: {problem.strerror}") from problem
+        raise DataError(
+            str(path), f"cannot be read: {problem.strerror}", "Check the path"
+        ) from problem
 
 
 def _refuse(constant: str) -> NoReturn:

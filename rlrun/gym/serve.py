@@ -121,7 +121,8 @@ async def _policy_of(run_dir: Path, timeout_s: float, say: Callable[[str], None]
     urls, key, model = told.get("base_urls"), told.get("api_key"), told.get("model")
     parses = told.get("parses_reasoning")
     if not (isinstance(urls, list) and urls and all(map(is_text, [*urls, key, model]))):
-        raise StorageError(str(path), "does not say address, key and model of a run's server")
+        what = "does not say address, key and model of a run's server"
+        raise StorageError(str(path), what, "Resume the run, which writes it anew")
     return PolicyAddress(
         base_urls=tuple(urls),
         api_key=str(key),

@@ -16,7 +16,7 @@ from typing import Any
 from rlrun import __version__
 from rlrun.atomic import storage_error, write_file
 from rlrun.console import Console
-from rlrun.errors import CheckFailed, ConfigError, Problem, StorageError
+from rlrun.errors import RESTORE, CheckFailed, ConfigError, Problem, StorageError
 from rlrun.json_line import parse_object
 from rlrun.logs import read_metrics
 from rlrun.nightly.assertions import Evidence, SeedRun, Verdict, step_seconds
@@ -144,7 +144,8 @@ class Nightly:
                 ending = Ending(**values)
                 found[ending.name, ending.seed] = ending
             except TypeError as error:
-                raise StorageError(f"{path}:{number}", f"is no ending of a run: {error}") from error
+                what = f"is no ending of a run: {error}"
+                raise StorageError(f"{path}:{number}", what, RESTORE) from error
         return found
 
     def _evidence(self, case: Case) -> Evidence:
