@@ -18,7 +18,7 @@ from typing import Any
 
 from rlrun.env.dialogue import Dialogue, DialogueEnvironment
 from rlrun.env.reward_function import RewardFunction, find_function, function_environment
-from rlrun.env.user_code import Unresolved, is_cancellation, resolve, shown, told
+from rlrun.env.user_code import Unresolved, is_cancellation, is_failure, resolve, shown, told
 from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import (
     Env,
@@ -117,7 +117,20 @@ def _environment_class(path: str) -> type[Environment] | type[Dialogue]:
     if inspect.isabstract(found):
         methods = "act" if issubclass(found, Dialogue) else "step and close"
         raise Unresolved(f"{path} leaves abstract methods open", f"Define {methods}")
+    if issubclass(found, Dialogue):
+        _check_tools(path, found)
     return found
+
+
+def _check_tools(path: str, dialogue: type[Dialogue]) -> None:
+    tools = dialogue.tools
+    if not isinstance(tools, tuple | list):
+        what = f"{path} has tools={shown(tools)}, which is no tuple of names"
+        raise Unresolved(what, 'Write tools = ("add",)')
+    for name in tools:
+        if not isinstance(name, str) or not callable(getattr(dialogue, name, None)):
+            what = f"{path} names {shown(name)} in tools, which is none of its methods"
+            raise Unresolved(what, "Define the method, or take the name out")
 
 
 def _failure(kind: FailureKind, message: str) -> EnvStep:
@@ -187,7 +200,7 @@ def _wrong_step(step: object) -> str | None:
         ("reward", step.reward, step.reward is None or finite(step.reward) is not None),
         ("rewards", step.rewards, _are_parts(step.rewards)),
         ("extracted", step.extracted, step.extracted is None or isinstance(step.extracted, str)),
-        ("failure", step.failure, step.failure is None or isinstance(step.failure, Failure)),
+        ("failure", step.failure, step.failure is None or is_failure(step.failure)),
     ):
         if not fits:
             return f"step returned an EnvStep with {name}={shown(value)}"

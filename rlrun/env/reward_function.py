@@ -17,7 +17,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from rlrun.env.threads import in_thread
-from rlrun.env.user_code import Unresolved, is_cancellation, resolve, shown, told
+from rlrun.env.user_code import Unresolved, is_cancellation, is_failure, resolve, shown, told
 from rlrun.interfaces import Environment, Episode, GroupEnvironment
 from rlrun.json_line import finite
 from rlrun.types import EnvStep, Failure, FailureKind, Row
@@ -166,7 +166,7 @@ def _failure(message: str) -> EnvStep:
 
 def _step(result: object) -> EnvStep:
     """What a function returned for one sample, read."""
-    if isinstance(result, Failure):
+    if isinstance(result, Failure) and is_failure(result):
         return EnvStep(failure=result)
     parts = dict(result) if isinstance(result, Mapping) else {"reward": result}
     if not parts:

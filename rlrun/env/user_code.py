@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from rlrun.types import Failure, FailureKind
+
 
 class Unresolved(Exception):  # noqa: N818 - becomes a problem of the configuration
     """An import path leads nowhere.
@@ -64,7 +66,7 @@ def _from_file(path: Path) -> ModuleType:
         what = f"{path} cannot be looked up: {error.strerror}"
         raise Unresolved(what, "Give the path of a file") from error
     if not exists:
-        files = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        files = [file.name for file in path.parent.glob("*.py") if file.is_file()]
         raise Unresolved(f"there is no file {path}", _near(path.name, files))
     key = f"{path.resolve()}:{path.stat().st_mtime_ns}"
     module_name = f"rlrun_user_{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -107,7 +109,8 @@ def _failed(source: str, problem: BaseException) -> Unresolved:
 
 def _siblings(missing: str) -> str:
     package, _, name = missing.rpartition(".")
-    places = list(sys.modules[package].__path__) if package in sys.modules else [os.getcwd()]
+    own = vars(sys.modules[package]).get("__path__") if package in sys.modules else None
+    places = [os.getcwd()] if own is None else list(own)
     found = [module.name for module in pkgutil.iter_modules(places)]
     return f"{_near(name, found)} (looked in {places[0]} and where Python finds packages)"
 
@@ -137,6 +140,15 @@ def _text(problem: BaseException) -> str:
         return f"{name}: {problem}"
     except Exception:  # noqa: BLE001 - user code
         return name
+
+
+def is_failure(value: object) -> bool:
+    """Whether it is a Failure that can be counted and told."""
+    return (
+        isinstance(value, Failure)
+        and isinstance(value.kind, FailureKind)
+        and isinstance(value.message, str)
+    )
 
 
 def is_cancellation(problem: BaseException) -> bool:

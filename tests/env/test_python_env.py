@@ -17,7 +17,7 @@ from tests.env.episodes import episode
 CODE = """
 import asyncio, threading, time
 from rlrun.interfaces import Environment
-from rlrun.types import EnvStep
+from rlrun.types import EnvStep, Failure
 
 GO_ON = {"role": "user", "content": "go on"}
 
@@ -81,6 +81,7 @@ WRONG = {
     "content": {"messages": ({"role": "user", "content": 5},)},
     "read": {"reward": 1.0, "extracted": 5},
     "why": {"failure": "down"},
+    "kind": {"failure": Failure("down", "why")},
 }
 
 class Echo(Environment):
@@ -319,6 +320,7 @@ def test_user_environment_gets_its_options_and_answers(code):
         ("content", FailureKind.ENV_ERROR, "messages=({'role'"),
         ("read", FailureKind.ENV_ERROR, "extracted=5"),
         ("why", FailureKind.ENV_ERROR, "failure='down'"),
+        ("kind", FailureKind.ENV_ERROR, "failure=Failure("),
     ],
 )
 def test_faults_of_a_user_environment_are_failures(code, response, kind, told):
@@ -364,6 +366,8 @@ def test_options_without_an_environment_are_refused(code):
         ("my_code.py:no_arguments", "fn(response, answer, **row)"),
         ("my_code.py:both", "both response and responses"),
         ("my_code.py:Echo", "not a function"),
+        ("my_code:length:more", "no module"),
+        ("x" * 300 + ".py:f", "cannot be looked up: File name too long"),
         ("broken.py:f", "SyntaxError"),
         ("raising.py:f", "ZeroDivisionError"),
         ("needs.py:f", "no_such_dependency"),
@@ -420,3 +424,18 @@ def test_row_fields_cannot_replace_response_and_answer(code):
     clash.prompt.row.payload.update({"response": "other", "answer": "other"})
     (step,) = steps(env(reward_function=f"{code}:length"), clash)
     assert step.reward == 3.0
+
+
+@pytest.mark.parametrize(
+    ("tools", "told"),
+    [("'add'", "tools='add'"), ("('add', 'ad')", "'ad' in tools"), ("5", "tools=5")],
+)
+def test_tools_of_a_dialogue_must_be_its_methods(tmp_path, tools, told):
+    path = tmp_path / "tools.py"
+    path.write_text(
+        "from rlrun.env.dialogue import Dialogue\n"
+        f"class Talk(Dialogue):\n    tools = {tools}\n"
+        "    def act(self, said): return said\n    def add(self, a): return a\n"
+    )
+    keys, text = problem(environment=f"{path}:Talk")
+    assert keys == ("environment",) and told in text
