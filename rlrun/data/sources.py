@@ -75,9 +75,10 @@ def _file_store(name: str, base_dir: Path) -> RecordStore:
         raise DataError(name, "there is no such file or folder", _missing_remedy(path))
     kinds = {path.suffix.lower() in PARQUET_SUFFIXES for path in paths}
     if any(path.suffix.lower() not in SUFFIXES for path in paths):
+        ending = paths[0].suffix
         raise DataError(
             name,
-            f"a file named *{paths[0].suffix} is not read",
+            f"a file named *{ending} is not read" if ending else "its name has no ending",
             f"Convert it to one of {', '.join(SUFFIXES)}; compressed files are unpacked first",
         )
     if len(kinds) == 2:
