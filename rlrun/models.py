@@ -65,6 +65,7 @@ def resolve_model(name: str, key: str = "policy.model") -> str:
             f"{folder} has no complete safetensors weights",
             "Save the model with save_pretrained of transformers",
         )
+    _refuse_foreign_code(folder / "config.json")
     return str(folder)
 
 
@@ -139,6 +140,7 @@ def read_model_config(name: str) -> PretrainedConfig:
     remedy = "Restore the folder, or save the model anew with save_pretrained"
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config.get_text_config(decoder=True).to_dict()
     # As above: a broken configuration fails in whatever line meets it first.
     except Exception as error:  # noqa: BLE001
         what = f"config.json cannot be used: {_first_line(error)}"
@@ -210,6 +212,24 @@ def check_vocabulary(policy: Policy, tokenizer: PreTrainedTokenizerBase, size: i
             f"and policy.model={policy.model} knows {size}",
             "Set policy.tokenizer=null, or to the tokenizer that the model was trained with",
         )
+
+
+def _refuse_foreign_code(path: Path) -> None:
+    """Of an implementation that is a name of the hub transformers would fetch and run the code.
+
+    Raises:
+        DataError: The configuration names one.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return  # Said by those who need what is in it.
+    parts = [config, *config.values()] if isinstance(config, dict) else []
+    for part in parts:
+        for name, value in part.items() if isinstance(part, dict) else ():
+            if name.endswith("_implementation") and "/" in str(value):
+                what = f"{name}={value!r:.80} names code of the hub, which is never run"
+                raise DataError(str(path), what, f"Take {name} out")
 
 
 def _resolve(name: str, key: str, *, weights: bool) -> Path:

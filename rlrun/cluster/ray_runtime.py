@@ -34,6 +34,9 @@ _ROOT = Path(rlrun.__file__).resolve().parent.parent
 PASSED_ON = ("HF_", "TRANSFORMERS_", "TORCH_", "NCCL_", "GLOO_")
 """Beginnings of the environment variables that Ray actors get from the process of the run."""
 
+SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+"""Words in the names of variables that hold what nobody else is to know."""
+
 SERVERS_CPUS = 1
 """Of a Ray of this machine's own, beyond its cores: a run may reserve all of them, and verifiers of
 an environment's servers that join the cluster could then never begin."""
@@ -200,7 +203,12 @@ def _hide_token() -> None:
 def _environment() -> dict[str, str]:
     """What Ray actors, wherever they are, take over from this process."""
     paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        # Ray writes what it passes on to its logs, which all users of a machine may read.
+        if name.startswith(PASSED_ON) and not any(word in name for word in SECRETS)
+    }
     return passed | {"PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in paths if p)}
 
 

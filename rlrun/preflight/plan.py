@@ -27,7 +27,7 @@ from rlrun.planning.memory import (
     state_parts,
 )
 from rlrun.planning.plan import Layout, engine_of, layout_of, learner_memory, learner_of, step_of
-from rlrun.planning.shape import Shape, config_of, contradictions, shape_of
+from rlrun.planning.shape import Shape, check_weights, config_of, contradictions, shape_of
 from rlrun.planning.speed import MEAN_SHARE, Times, times
 from rlrun.preflight.cores import look_at_cores
 from rlrun.preflight.lines import Findings
@@ -54,6 +54,8 @@ def look_at_model(config: RunConfig, findings: Findings) -> None:
                 findings.fail("model files", what, remedy)
     model = config_of(policy)
     shape = shape_of(policy, model)
+    if not policy.architecture:
+        check_weights(policy, model)
     findings.add("model", _in_words(shape))
     if shape.is_recurrent and policy.sequence_packing:
         findings.fail(

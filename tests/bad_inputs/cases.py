@@ -209,6 +209,13 @@ MODELS = {
     "folder_without_weights": model(config__json="{}"),
     "config_no_json": model(config__json="{", model__safetensors=b""),
     "config_list": model(config__json="[]", model__safetensors=b""),
+    "config_names_code_of_the_hub": model(
+        config__json='{"_attn_implementation": "evil/kernel"}', model__safetensors=b""
+    ),
+    "config_names_code_below": model(
+        config__json='{"text_config": {"attn_implementation": "evil/kernel@main:f"}}',
+        model__safetensors=b"",
+    ),
     "index_no_json": model(config__json="{}", **{"model.safetensors.index.json": "{"}),
     "index_deep": model(config__json="{}", **{"model.safetensors.index.json": "[" * 100_000}),
     "index_list": model(

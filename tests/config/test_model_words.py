@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlrun.config import load
-from rlrun.config.model_words import is_recurrent, may_have_routers
+from rlrun.config.model_words import is_recurrent, may_have_routers, words_of
 from rlrun.errors import ConfigError
 from rlrun.inputs import check_model
 from rlrun.models import resolve_model
@@ -79,3 +79,8 @@ def test_the_config_json_of_a_folder_decides(tmp_path: Path) -> None:
 def test_a_model_that_is_fetched_is_looked_at_before_it_is_loaded() -> None:
     with pytest.raises(ConfigError, match="has no router"):
         check_model(replace(config().policy, freeze_moe_router=True))
+
+
+def test_words_that_are_nested_without_end_are_none(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"a":' * 400 + "{}" + "}" * 400)
+    assert words_of(str(tmp_path), {}) is None
