@@ -270,7 +270,7 @@ class RunDir:
             texts = [origin.get(name) for name in _ORIGIN] if isinstance(origin, dict) else [None]
             if not all(map(is_text, texts)):
                 what = f"is no record of the origin of {key}"
-                raise StorageError(str(self.origins), what, RESTORE)
+                raise StorageError(str(self.origins), what, f"{RESTORE}, or remove it")
         return record
 
     def write_status(
