@@ -12,7 +12,6 @@ from rlrun.atomic import storage_error, write_file
 from rlrun.errors import StorageError
 from rlrun.json_line import is_integer, is_number, is_text
 
-
 _REMEDY = "Remove it: a run can do without, and writes it anew"
 
 

@@ -16,6 +16,7 @@ from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.interfaces import Device, Precision
 from rlrun.learner.bfloat16 import precision_notice
 from rlrun.models import read_model_config
+from rlrun.planning.kept import Unforeseen
 from rlrun.planning.memory import (
     FLOAT,
     HALF,
@@ -70,9 +71,13 @@ def look_at_model(config: RunConfig, findings: Findings) -> None:
         findings.add("note", notice)
     layout = layout_of(config, torch.cuda.device_count())
     memory = _memory_of_each(config)
-    _look_at_memory(
-        config, findings, layout, shape, learner_memory(config, model, shape, layout), memory
-    )
+    try:
+        parts = learner_memory(config, model, shape, layout)
+    except Unforeseen as error:
+        remedy = "A short run shows what it needs: scale=smoke"
+        findings.unverified("memory", f"cannot be foreseen: {error}", remedy)
+        return
+    _look_at_memory(config, findings, layout, shape, parts, memory)
     if _is_on_gpus(config):
         _look_at_speed(config, findings, layout, shape, memory)
     else:
