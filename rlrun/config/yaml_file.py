@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,8 +142,11 @@ _CACHE: dict[Path, tuple[tuple[int, int], YamlFile]] = {}
 def read_yaml(path: Path) -> YamlFile:
     """Reads a file; what is wrong with it is in ``mistakes``. Treat the result as constant."""
     try:
-        stat = path.stat()
-        stamp = (stat.st_mtime_ns, stat.st_size)
+        status = path.stat()
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            # Nobody might ever write to a pipe, and devices have no end.
+            raise OSError("it is no regular file")
+        stamp = (status.st_mtime_ns, status.st_size)
         if path not in _CACHE or _CACHE[path][0] != stamp:
             _CACHE[path] = (stamp, _read(path))
         return _CACHE[path][1]
