@@ -249,7 +249,7 @@ def audit(run_dir: RunDirArgument) -> None:
     from rlrun.audit import audit as audit_run
 
     report = audit_run(run_dir)
-    _out(report.text())
+    _tell(report.text())
     report.raise_if_failed()
 
 
@@ -293,7 +293,7 @@ def nightly(
 
     chosen = None if recipes is None else [name.strip() for name in recipes.split(",")]
     folder = default_out() if out is None else out
-    _out(nightly_command(tier, chosen, folder, trend, config_dir, dry_run=dry_run))
+    _tell(nightly_command(tier, chosen, folder, trend, config_dir, dry_run=dry_run))
 
 
 gym = typer.Typer(
@@ -361,7 +361,15 @@ def _err_line(text: str) -> None:
     typer.echo(visible(text), err=True)
 
 
+def _tell(text: str) -> None:
+    """Says to people what was found, in which anybody may have written, too."""
+    from rlrun.terminal import visible
+
+    typer.echo(visible(text))
+
+
 def _out(text: str) -> None:
+    """Gives a result, for programs as well, as it is."""
     typer.echo(text)
 
 
