@@ -84,6 +84,7 @@ def load_tokenizer(policy: Policy) -> PreTrainedTokenizerBase:
         raise DataError(key, f"there is no tokenizer in {folder}", remedy)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer("probe", add_special_tokens=False)
     # Whatever is wrong with the files, the libraries raise what comes up while reading them.
     except Exception as error:  # noqa: BLE001
         raise DataError(

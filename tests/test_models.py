@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -189,6 +190,19 @@ def test_a_model_without_a_chat_template_needs_one(folder: Path) -> None:
     with pytest.raises(DataError, match=r"Set policy\.chat_template"):
         load_tokenizer(policy(str(folder)))
     load_tokenizer(policy(str(folder), chat_template="{{ messages }}"))
+
+
+def test_settings_with_which_a_tokenizer_fails_are_a_data_error(folder: Path) -> None:
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": "long"}))
+    with pytest.raises(DataError, match="cannot be read"):
+        load_tokenizer(policy(str(folder)))
+
+
+def test_a_template_that_is_a_pipe_is_no_wait_without_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "template.jinja")
+    with pytest.raises(DataError, match="no regular file"):
+        load_tokenizer(policy(chat_template=str(tmp_path / "template.jinja")))
 
 
 def test_every_end_of_sequence_token_is_found_once(folder: Path) -> None:

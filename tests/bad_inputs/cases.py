@@ -202,7 +202,7 @@ DATA = {
     "template_without_place": data(ROW, "data.train.prompt_template='no place'"),
     "pattern_not_found": data(ROW, "data.train.answer_pattern='####'"),
     "both_files_broken_and_no_tokenizer": data(
-        '{"problem": 5}\n', "data.validation.source=nowhere.jsonl", "policy.tokenizer=."
+        '{"problem": 5}\n', "data.validation.source=nowhere.jsonl", "policy.tokenizer=rlrun:x"
     ),
     "prompts_too_long": data('{"problem": "' + "word " * 400 + '", "answer": "1"}\n'),
 }
