@@ -171,8 +171,10 @@ def eos_token_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[i
         if named is None:
             continue
         ids = named if isinstance(named, list) else [named]
-        if not all(type(token) is int and token >= 0 for token in ids):
-            raise DataError(str(path), f"eos_token_id={named!r} is no token id", "Correct it")
+        size = vocabulary_size(policy)
+        if not all(type(t) is int and 0 <= t and (size is None or t < size) for t in ids):
+            known = "" if size is None else f" of the {size} of the model"
+            raise DataError(str(path), f"eos_token_id={named!r} is no token{known}", "Correct it")
         found.extend(ids)
         break
     if not found:

@@ -212,6 +212,9 @@ def test_every_end_of_sequence_token_is_found_once(folder: Path) -> None:
     assert eos_token_ids(policy(str(folder)), tokenizer) == (2, 7, 9)
     (folder / "generation_config.json").unlink()
     assert eos_token_ids(policy(str(folder)), tokenizer) == (2,)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 99999}')
+    with pytest.raises(DataError, match="eos_token_id=99999 is no token of the 280 of the model"):
+        eos_token_ids(policy(str(folder)), tokenizer)
     (folder / "generation_config.json").write_text("[")
     with pytest.raises(DataError, match=r"generation_config\.json: cannot be read"):
         eos_token_ids(policy(str(folder)), tokenizer)

@@ -218,14 +218,14 @@ def nightly_command(
         RlrunError: See ``make_plan``, ``check_hardware`` and ``Nightly.run``.
     """
     plan = make_plan(tier, recipes, config_dir)
+    root = out.absolute()
+    trend = root.parent / "trend.jsonl" if trend is None else trend.absolute()
+    read_trend(trend)  # A damaged one is to be known of before hours of runs.
     if dry_run:
         return plan.text()
     check_hardware(plan)
-    root = out.absolute()
     with Console(sys.stderr) as console:
         console.say([*plan.text().splitlines(), f"folder: {root}"])
-        trend = root.parent / "trend.jsonl" if trend is None else trend.absolute()
-        read_trend(trend)  # A damaged one is to be known of before hours of runs.
         return Nightly(plan, Places(root, config_dir), trend, console).run()
 
 

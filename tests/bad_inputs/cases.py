@@ -281,6 +281,11 @@ RUNS = {
             '"groups": [], "stragglers": []}\n' % ("0" * 400),
         },
     ),
+    "nightly_config_dir_missing": Case(("nightly", "--config-dir", "nowhere", "--dry-run")),
+    "nightly_trend_is_a_folder": Case(
+        ("nightly", "--recipes", "quickstart", "--trend", ".", "--dry-run")
+    ),
+    "eval_of_nothing": Case(("eval", "", Q)),
     "trained_no_json": Case(
         ("view", "run", "--step", "1"),
         {"run/config.yaml": "", "run/trained/step_000001.jsonl": "x\n"},
