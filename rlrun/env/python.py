@@ -217,7 +217,9 @@ def _are_messages(value: object) -> bool:
 def _is_message(value: object) -> bool:
     if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
         return False
-    content = value.get("content")
+    content, calls = value.get("content"), value.get("tool_calls") or []
+    if not isinstance(calls, list | tuple) or not all(isinstance(c, Mapping) for c in calls):
+        return False
     return content is None or isinstance(content, str | list)
 
 

@@ -115,3 +115,9 @@ def test_weights_of_another_shape_than_the_configuration_says_are_refused(tmp_pa
     policy = policy_with(tmp_path, hidden_size=64)
     with pytest.raises(DataError, match=r"model\.safetensors: .* by config\.json \["):
         check_weights(policy, config_of(policy))
+
+
+@pytest.mark.parametrize("model", ["rlrun:tiny", "rlrun:tiny-hybrid"])
+def test_weights_are_as_the_configuration_says(model: str) -> None:
+    policy = replace(config().policy, model=model)
+    check_weights(policy, config_of(policy))
