@@ -52,7 +52,7 @@ class Loader(yaml.SafeLoader):
             yaml.YAMLError: It has none. What is not as its tag says fails in yaml in many ways.
         """
         try:
-            return super().construct_object(node, deep)  # type: ignore[no-untyped-call]  # as above
+            return super().construct_object(node, deep)
         except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
             kind = node.tag.rpartition(":")[2]
             why = str(error) if isinstance(error, ValueError) else f"it is no {kind} (!!{kind})"
