@@ -15,6 +15,7 @@ from rlrun.checkpoint import LoadedCheckpoint, load_checkpoint, saved_steps
 from rlrun.compute import compute_blocking
 from rlrun.config import Loaded, load
 from rlrun.config.origin_record import origin_record
+from rlrun.config.paths import expand
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
 from rlrun.derived import plan_in_words
@@ -64,7 +65,7 @@ def train(loaded: Loaded) -> None:
         inputs = read_inputs(loaded.config, console.notice)
         for where, what, remedy in unread_keys(loaded):
             console.warning(f"{said(where, what)}. {remedy}.")
-        with RunDir.create(Path(path)) as run_dir:
+        with RunDir.create(expand(path)) as run_dir:
             run_dir.write_config(loaded.yaml())
             run_dir.write_origins(origin_record(loaded.origins, {}))
             _run(loaded.config, inputs, run_dir, console)

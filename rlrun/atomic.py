@@ -27,6 +27,9 @@ _REMEDIES = {
     errno.EROFS: "The file system is read-only: choose another run_dir",
     errno.EEXIST: "There is a file of this name: choose another path",
     errno.ENOENT: "Check the path",
+    errno.EISDIR: "Give the path of a file",
+    errno.ENAMETOOLONG: "Give a shorter path",
+    errno.ELOOP: "Take the link away, or choose another path",
     errno.ENOTDIR: "A part of the path is a file: choose another run_dir",
 }
 
@@ -72,12 +75,14 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
     Raises:
         StorageError: It cannot be written; what was at ``path`` before is untouched.
     """
+    if path.is_dir():
+        raise StorageError(str(path), "is a folder", "Give the path of a file")
     temporary = temporary_name(path)
     try:
         if private:
             # One that was left behind would keep its permissions.
             temporary.unlink(missing_ok=True)
-        with open(temporary, "wb", opener=_open_private if private else None) as file:
+        with open(temporary, "wb", opener=_open_private if private else _open_itself) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -110,6 +115,11 @@ def write_file(path: Path, content: str | bytes, *, private: bool = False) -> No
 
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_EXCL, 0o600)
+
+
+def _open_itself(path: str, flags: int) -> int:
+    # A link that somebody put there, as in /tmp, would lead to a file of the user's.
+    return os.open(path, flags | os.O_NOFOLLOW, 0o666)
 
 
 def rename_durably(source: Path, destination: Path) -> None:

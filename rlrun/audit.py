@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import rlrun.batching
-from rlrun.errors import CheckFailed, StorageError
+from rlrun.errors import RESTORE, CheckFailed, StorageError
 from rlrun.event_log import LogLine, LogReader
 from rlrun.interfaces import REGISTRY, Batching
 from rlrun.json_line import is_integer, parse_object
 from rlrun.retention import removed_up_to
-from rlrun.run_dir import RunDir
+from rlrun.run_dir import RunDir, refuse_special_files
 from rlrun.scheduler import Outcome, Replay, Restored, Started
 from rlrun.scheduler.history import History
 from rlrun.scheduler.intake import identity
@@ -121,6 +121,7 @@ def audit(run_dir: Path, batching: Batching | None = None) -> AuditReport:
     Raises:
         StorageError: There is no readable event log, or a line of a file makes no sense.
     """
+    refuse_special_files(run_dir)
     report = AuditReport(run_dir)
     history = History()
     reader = LogReader(run_dir / "events.jsonl")
@@ -145,7 +146,7 @@ def audit(run_dir: Path, batching: Batching | None = None) -> AuditReport:
     if reader.torn:
         report.notes.append("the last line of events.jsonl is torn, as a crash leaves it")
     if report.events == 0:
-        raise StorageError(str(run_dir / "events.jsonl"), "holds no event", "")
+        raise StorageError(str(run_dir / "events.jsonl"), "holds no event", RESTORE)
     report.steps = len(history.steps)
     report.violations += history.violations + history.lost_prompts()
     report.epochs = [
@@ -276,7 +277,7 @@ def _read_step(path: Path, step: int, report: AuditReport) -> dict[str, int]:
                 row = parse_object(f"{path}:{number}", raw)
                 group, prompt = row.get("group_id"), row.get("prompt_id")
                 if not (isinstance(group, str) and isinstance(prompt, str) and "step" in row):
-                    raise StorageError(f"{path}:{number}", "not a line of a trained file")
+                    raise StorageError(f"{path}:{number}", "not a line of a trained file", RESTORE)
                 if row["step"] != step:
                     shown = f"step {row['step']}" if is_integer(row["step"]) else "no step"
                     report.violations.append(f"{path.name}:{number}: {shown}")

@@ -7,6 +7,7 @@ module that does the work.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 
@@ -14,6 +15,7 @@ import typer
 from typer.exceptions import TyperException
 
 from rlrun.commands import gym, look, nightly, policy, run, simulate
+from rlrun.commands.output import tell_error
 from rlrun.errors import ConfigError, RlrunError, StorageError
 
 app = typer.Typer(
@@ -67,6 +69,9 @@ def _misuse(error: TyperException) -> str:
 def main() -> None:
     """Runs a command; errors end in one line each on stderr and the documented exit code."""
     command = typer.main.get_command(app)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A result may hold what the terminal's encoding lacks.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with command.make_context("rlrun", sys.argv[1:]) as context:
             command.invoke(context)
@@ -74,14 +79,14 @@ def main() -> None:
     except typer.Exit as done:
         sys.exit(done.exit_code)
     except TyperException as error:
-        typer.echo(_misuse(error), err=True)
+        tell_error(_misuse(error))
         sys.exit(error.exit_code)
     except ConfigError as error:
         for problem in error.problems:
-            typer.echo(f"error: {problem}", err=True)
+            tell_error(f"error: {problem}")
         sys.exit(error.exit_code)
     except RlrunError as error:
-        typer.echo(f"error: {error}", err=True)
+        tell_error(f"error: {error}")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -91,16 +96,16 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except OSError as error:
-        typer.echo(f"error: output: {error.strerror or error}.", err=True)
+        where = error.filename if error.filename is not None else "output"
+        tell_error(f"error: {where}: {error.strerror or error}.")
         sys.exit(StorageError.exit_code)
     # The last boundary: whatever arrives here is a defect of rlrun, not of its input.
     except Exception as error:  # noqa: BLE001
         if os.environ.get("RLRUN_TRACEBACK"):
             raise
-        typer.echo(
+        tell_error(
             f"error: rlrun: {type(error).__name__}: {error}. This is a defect of rlrun; "
-            "RLRUN_TRACEBACK=1 shows where, and so does log.txt of a run that had started.",
-            err=True,
+            "RLRUN_TRACEBACK=1 shows where, and so does log.txt of a run that had started."
         )
         sys.exit(1)
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+RESTORE = "Restore it from a copy"
+"""What to do about a file that is not as it was written."""
+
 
 class RlrunError(Exception):
     """An error that a user can act on; printed as ``error: where: what. remedy``.

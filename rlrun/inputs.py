@@ -97,9 +97,14 @@ def check_model(policy: Policy) -> None:
     """Makes sure that the model can hold the longest trajectory, and has what settings are for.
 
     Raises:
-        ConfigError: Its context is shorter, or it has no routers.
+        ConfigError: Its context is shorter, it has no routers, or its weights are quantized.
     """
-    text = read_model_config(policy.model).get_text_config(decoder=True).to_dict()
+    config = read_model_config(policy.model)
+    if config.to_dict().get("quantization_config") is not None:
+        what = f"the weights of {policy.model} are quantized, and such are not trained"
+        remedy = "Take the model that was quantized"
+        raise ConfigError([Problem("policy.model", what, remedy)])
+    text = config.get_text_config(decoder=True).to_dict()
     # State-space models have no limit, and no such entry.
     context = text.get("max_position_embeddings")
     if context is not None and policy.max_total_sequence_length > context:

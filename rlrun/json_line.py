@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from numbers import Real
 from types import NoneType
 from typing import Any, NoReturn
 
-from rlrun.errors import StorageError
+from rlrun.errors import RESTORE, StorageError
 
 _LARGEST = sys.float_info.max
 # Written integers stay below; sums of them still are floats.
@@ -25,9 +27,9 @@ def parse_object(where: str, line: bytes) -> dict[str, Any]:
     try:
         values = _decoder.decode(line.decode())
     except (ValueError, RecursionError) as error:
-        raise StorageError(where, f"is no JSON: {error}") from error
+        raise StorageError(where, f"is no JSON: {error}", RESTORE) from error
     if not isinstance(values, dict):
-        raise StorageError(where, "is no JSON object")
+        raise StorageError(where, "is no JSON object", RESTORE)
     return values
 
 
@@ -46,6 +48,18 @@ def is_number(value: object) -> bool:
     if type(value) is float:
         return abs(value) <= _LARGEST
     return value is None or type(value) is bool or is_integer(value)
+
+
+def finite(value: object) -> float | None:
+    """A number of any library as a float; None for what is none, or too large to be one."""
+    # The plain types first: asking an abstract one takes ten times as long.
+    if not isinstance(value, (float, int, Real)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def are_numbers(values: object) -> bool:

@@ -9,11 +9,20 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
 from rlrun.atomic import storage_error
+from rlrun.terminal import visible
 
 MAX_BYTES = 64 * 2**20
 """Of log.txt; at some 200 bytes per step that is more than most runs ever write."""
 
 _log = logging.getLogger(__name__)
+
+
+class _Visible(logging.Formatter):
+    """What models, rows and clients wrote does nothing on a terminal that shows the file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The text of a record, a traceback included."""
+        return visible(super().format(record))
 
 
 class LogFile(RotatingFileHandler):
@@ -39,7 +48,7 @@ class LogFile(RotatingFileHandler):
         except OSError as error:
             raise storage_error(path, "open", error) from error
         handler.setLevel(logging.INFO)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_Visible("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger = logging.getLogger("rlrun")
         if not logger.isEnabledFor(logging.INFO):
             logger.setLevel(logging.INFO)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlrun.atomic import storage_error
-from rlrun.errors import StorageError
+from rlrun.errors import RESTORE, StorageError
 from rlrun.json_line import is_integer, is_number, parse_object
 from rlrun.metrics import find
 from rlrun.run_dir import RunDir
@@ -217,10 +217,10 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     where = f"{path}:{number}"
     values = parse_object(where, line)
     if not is_integer(values.get("step")):
-        raise StorageError(where, "is no line of metrics: it has no step")
+        raise StorageError(where, "is no line of metrics: it has no step", RESTORE)
     for name, value in values.items():
         if not is_number(value):
-            raise StorageError(where, f"{name} is no finite number")
+            raise StorageError(where, f"{name} is no finite number", RESTORE)
     return values
 
 

@@ -65,6 +65,7 @@ def resolve_model(name: str, key: str = "policy.model") -> str:
             f"{folder} has no complete safetensors weights",
             "Save the model with save_pretrained of transformers",
         )
+    _refuse_foreign_code(folder / "config.json")
     return str(folder)
 
 
@@ -83,6 +84,7 @@ def load_tokenizer(policy: Policy) -> PreTrainedTokenizerBase:
         raise DataError(key, f"there is no tokenizer in {folder}", remedy)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer("probe", add_special_tokens=False)
     # Whatever is wrong with the files, the libraries raise what comes up while reading them.
     except Exception as error:  # noqa: BLE001
         raise DataError(
@@ -139,6 +141,7 @@ def read_model_config(name: str) -> PretrainedConfig:
     remedy = "Restore the folder, or save the model anew with save_pretrained"
     try:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        config.get_text_config(decoder=True).to_dict()
     # As above: a broken configuration fails in whatever line meets it first.
     except Exception as error:  # noqa: BLE001
         what = f"config.json cannot be used: {_first_line(error)}"
@@ -168,8 +171,10 @@ def eos_token_ids(policy: Policy, tokenizer: PreTrainedTokenizerBase) -> tuple[i
         if named is None:
             continue
         ids = named if isinstance(named, list) else [named]
-        if not all(type(token) is int and token >= 0 for token in ids):
-            raise DataError(str(path), f"eos_token_id={named!r} is no token id", "Correct it")
+        size = vocabulary_size(policy)
+        if not all(type(t) is int and 0 <= t and (size is None or t < size) for t in ids):
+            known = "" if size is None else f" of the {size} of the model"
+            raise DataError(str(path), f"eos_token_id={named!r} is no token{known}", "Correct it")
         found.extend(ids)
         break
     if not found:
@@ -210,6 +215,24 @@ def check_vocabulary(policy: Policy, tokenizer: PreTrainedTokenizerBase, size: i
             f"and policy.model={policy.model} knows {size}",
             "Set policy.tokenizer=null, or to the tokenizer that the model was trained with",
         )
+
+
+def _refuse_foreign_code(path: Path) -> None:
+    """Of an implementation that is a name of the hub transformers would fetch and run the code.
+
+    Raises:
+        DataError: The configuration names one.
+    """
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return  # Said by those who need what is in it.
+    parts = [config, *config.values()] if isinstance(config, dict) else []
+    for part in parts:
+        for name, value in part.items() if isinstance(part, dict) else ():
+            if name.endswith("_implementation") and "/" in str(value):
+                what = f"{name}={value!r:.80} names code of the hub, which is never run"
+                raise DataError(str(path), what, f"Take {name} out")
 
 
 def _resolve(name: str, key: str, *, weights: bool) -> Path:
@@ -315,7 +338,11 @@ def _read_template(template: str) -> str:
     if "{{" in template or "{%" in template:
         return template
     try:
-        return expand(template).read_text(encoding="utf-8")
+        path = expand(template)
+        # Nobody might ever write to a pipe, and devices have no end.
+        if path.exists() and not path.is_file():
+            raise OSError("it is no regular file")
+        return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise DataError(
             "policy.chat_template",

@@ -68,7 +68,9 @@ def _panel(
     steps = [step for curve in panel.curves for step, _ in curve.points]
     # Halves, so that no difference is beyond a float.
     values = [value / 2 for curve in panel.curves for _, value in curve.points]
-    first, last = min(steps), max(max(steps), min(steps) + 1)
+    first = min(steps)
+    # One step alone gets an axis, too, however large its number is.
+    last = max(max(steps), first + 1, math.nextafter(first, math.inf))
     low, high = min(values), max(values)
     if high - low <= 1e-12 * max(abs(high), 1e-12):
         low, high = low - (abs(low) or 1) * 0.1, high + (abs(high) or 1) * 0.1

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from rlrun.atomic import atomic_file, storage_error
-from rlrun.errors import StorageError
+from rlrun.errors import RESTORE, StorageError
 from rlrun.json_line import (
     are_integers,
     are_numbers,
@@ -227,10 +227,10 @@ def _read(path: Path, checks: _Checks, having: Sequence[bytes] = ()) -> Iterator
 def _parse(where: str, text: bytes, checks: _Checks) -> dict[str, Any]:
     line = parse_object(where, text)
     if missing := sorted(checks.keys() - line.keys()):
-        raise StorageError(where, f"lacks {', '.join(missing)}")
+        raise StorageError(where, f"lacks {', '.join(missing)}", RESTORE)
     for name, fits in checks.items():
         if not fits(line[name]):
-            raise StorageError(where, f"{name} is not as it was written")
+            raise StorageError(where, f"{name} is not as it was written", RESTORE)
     return line
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 
 from rlrun.atomic import remove_temporaries, storage_error, write_file
-from rlrun.errors import StorageError
+from rlrun.errors import RESTORE, StorageError
 from rlrun.json_line import is_text, parse_object
 from rlrun.log_file import LogFile
 from rlrun.run_lock import RunLock, is_locked
@@ -27,6 +27,10 @@ from rlrun.supersede import free_name, move_beyond, warn_of_lost_steps
 _log = logging.getLogger(__name__)
 
 _LOCK = "run.lock"
+_FILES = (
+    *("config.yaml", "metrics.jsonl", "timeline.jsonl", "events.jsonl"),
+    *("origins.json", "status.json", "log.txt"),
+)
 _ORIGIN = ("value", "from", "where")
 
 
@@ -105,6 +109,7 @@ class RunDir(RunPaths):
         root = root.absolute()
         try:
             if (root / "config.yaml").is_file():
+                refuse_special_files(root)
                 return cls(root)
             what = "holds no run (no config.yaml)" if root.is_dir() else "is not a folder"
         except OSError as error:
@@ -175,7 +180,8 @@ class RunDir(RunPaths):
         for key, origin in record.items():
             texts = [origin.get(name) for name in _ORIGIN] if isinstance(origin, dict) else [None]
             if not all(map(is_text, texts)):
-                raise StorageError(str(self.origins), f"is no record of the origin of {key}")
+                what = f"is no record of the origin of {key}"
+                raise StorageError(str(self.origins), what, f"{RESTORE}, or remove it")
         return record
 
     def write_status(
@@ -254,3 +260,15 @@ def _refuse_foreign(root: Path) -> None:
             f"the folder is not empty (it holds {others[0]!r})",
             "Choose a run_dir that does not exist yet",
         )
+
+
+def refuse_special_files(root: Path) -> None:
+    """Makes sure that reading a run directory, which may come from elsewhere, comes to an end.
+
+    Raises:
+        StorageError: There is a pipe or a device where a file belongs.
+    """
+    for name in (*_FILES, _LOCK):
+        path = root / name
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise StorageError(str(path), "is no regular file", RESTORE)

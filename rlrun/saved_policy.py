@@ -87,7 +87,7 @@ def find_policy(
         if (folder / "manifest.json").is_file():
             remedy = "Give the run directory, and the checkpoint as --step"
         what = "is neither a run (no config.yaml) nor a model (no config.json)"
-        raise DataError(name, what, remedy)
+        raise DataError(name or ARGUMENT, what, remedy)
     model = resolve_model(name, ARGUMENT)
     _refuse(overrides, WEIGHTS_OF_RUN[:1], f"{name} is what is evaluated")
     config = _config_for_model(overrides, config_dir)

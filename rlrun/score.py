@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -151,16 +152,25 @@ def _episodes(path: Path, env: Env, answers: Mapping[str, str]) -> Iterator[tupl
                 if line.strip():
                     yield _episode(line, f"{path}:{number}", number, env, answers)
     except OSError as problem:
-        raise DataError(str(path), f"cannot be read: {problem.strerror}") from problem
+        raise DataError(
+            str(path), f"cannot be read: {problem.strerror}", "Check the path"
+        ) from problem
 
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"the number {text:.40} is out of range")
+    return number
+
+
 def _fields(line: bytes, where: str) -> dict[str, Any]:
     try:
-        fields = json.loads(line, parse_constant=_refuse)
+        fields = json.loads(line, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as problem:
         raise DataError(where, f"not JSON: {problem}", "Give one JSON object per line") from problem
     if not isinstance(fields, dict):

@@ -10,6 +10,9 @@ from pathlib import Path
 
 from rlrun.atomic import storage_error, write_file
 from rlrun.errors import StorageError
+from rlrun.json_line import is_integer, is_number, is_text
+
+_REMEDY = "Remove it: a run can do without, and writes it anew"
 
 
 class RunState(StrEnum):
@@ -61,10 +64,14 @@ def read_status(path: Path) -> Status | None:
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        return Status(**{**values, "state": RunState(values["state"])})
+        status = Status(**{**values, "state": RunState(values["state"])})
     except FileNotFoundError:
         return None
     except OSError as error:
         raise storage_error(path, "read", error) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise StorageError(str(path), f"is not a status: {error}") from error
+        raise StorageError(str(path), f"is not a status: {error}", _REMEDY) from error
+    fits = is_text(status.reason) and is_number(status.time) and status.time is not None
+    if not fits or not all(map(is_integer, (status.step, status.pid, status.exit_code or 0))):
+        raise StorageError(str(path), "is not a status: a value is of another type", _REMEDY)
+    return status

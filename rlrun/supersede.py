@@ -85,7 +85,8 @@ def free_name(path: Path) -> Path:
 
 
 def _unfinished(superseded: Path) -> Path | None:
-    return next(iter(sorted(superseded.glob("*.moving"))), None)
+    found = sorted(path for path in superseded.glob("*.moving") if _FOLDER.fullmatch(path.name))
+    return next(iter(found), None)
 
 
 def _target(superseded: Path, moving: Path | None, after_step: int) -> Path:

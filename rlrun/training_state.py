@@ -22,7 +22,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from rlrun.atomic import storage_error
-from rlrun.errors import StorageError
+from rlrun.errors import RESTORE, StorageError
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path, device="cpu")
     except SafetensorError as error:
-        raise StorageError(str(path), f"is no safetensors file: {error}") from error
+        raise StorageError(str(path), f"is no safetensors file: {error}", RESTORE) from error
     except OSError as error:
         raise storage_error(path, "read", error) from error
 
@@ -97,7 +97,7 @@ def each_tensor(path: Path) -> Iterator[tuple[str, Tensor]]:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
                 yield name, file.get_tensor(name)
     except SafetensorError as error:
-        raise StorageError(str(path), f"is no safetensors file: {error}") from error
+        raise StorageError(str(path), f"is no safetensors file: {error}", RESTORE) from error
     except OSError as error:
         raise storage_error(path, "read", error) from error
 
@@ -113,7 +113,7 @@ def tensor_shapes(path: Path) -> dict[str, torch.Size]:
             names = file.keys()
             return {name: torch.Size(file.get_slice(name).get_shape()) for name in names}
     except SafetensorError as error:
-        raise StorageError(str(path), f"is no safetensors file: {error}") from error
+        raise StorageError(str(path), f"is no safetensors file: {error}", RESTORE) from error
     except OSError as error:
         raise storage_error(path, "read", error) from error
 
@@ -141,7 +141,7 @@ def load_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
-        raise StorageError(str(path), f"is no JSON: {error}") from error
+        raise StorageError(str(path), f"is no JSON: {error}", RESTORE) from error
     except OSError as error:
         raise storage_error(path, "read", error) from error
 
@@ -277,7 +277,8 @@ def restore_rng_state(
         for name, generator in generators.items():
             generator.bit_generator.state = _from_text(values["generators"][name])
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise StorageError(where, f"is no complete state of random generators: {error}") from error
+        what = f"is no complete state of random generators: {error}"
+        raise StorageError(where, what, RESTORE) from error
 
 
 def _cuda_in_use() -> bool:

@@ -41,6 +41,15 @@ def test_an_unwritable_place_is_a_storage_error_with_the_path(tmp_path: Path) ->
     assert caught.value.exit_code == 7
 
 
+def test_a_link_under_the_temporary_name_leads_nowhere(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    (tmp_path / ".out.tmp").symlink_to(precious)
+    with pytest.raises(StorageError, match="symbolic link"):
+        write_file(tmp_path / "out", "theirs")
+    assert precious.read_text() == "mine"
+
+
 def test_a_full_disk_leaves_the_old_content_and_no_temporary(tmp_path: Path) -> None:
     program = """
 import resource, sys

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -191,6 +192,19 @@ def test_a_model_without_a_chat_template_needs_one(folder: Path) -> None:
     load_tokenizer(policy(str(folder), chat_template="{{ messages }}"))
 
 
+def test_settings_with_which_a_tokenizer_fails_are_a_data_error(folder: Path) -> None:
+    path = folder / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_max_length": "long"}))
+    with pytest.raises(DataError, match="cannot be read"):
+        load_tokenizer(policy(str(folder)))
+
+
+def test_a_template_that_is_a_pipe_is_no_wait_without_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "template.jinja")
+    with pytest.raises(DataError, match="no regular file"):
+        load_tokenizer(policy(chat_template=str(tmp_path / "template.jinja")))
+
+
 def test_every_end_of_sequence_token_is_found_once(folder: Path) -> None:
     tokenizer = load_tokenizer(policy(str(folder)))
     assert eos_token_ids(policy(str(folder)), tokenizer) == (2,)
@@ -198,6 +212,9 @@ def test_every_end_of_sequence_token_is_found_once(folder: Path) -> None:
     assert eos_token_ids(policy(str(folder)), tokenizer) == (2, 7, 9)
     (folder / "generation_config.json").unlink()
     assert eos_token_ids(policy(str(folder)), tokenizer) == (2,)
+    (folder / "generation_config.json").write_text('{"eos_token_id": 99999}')
+    with pytest.raises(DataError, match="eos_token_id=99999 is no token of the 280 of the model"):
+        eos_token_ids(policy(str(folder)), tokenizer)
     (folder / "generation_config.json").write_text("[")
     with pytest.raises(DataError, match=r"generation_config\.json: cannot be read"):
         eos_token_ids(policy(str(folder)), tokenizer)

@@ -163,6 +163,7 @@ def test_a_changed_config_keeps_the_old_one(tmp_path: Path) -> None:
 
 def test_steps_are_listed_by_number_and_other_names_are_ignored(tmp_path: Path) -> None:
     with RunDir.create(tmp_path) as run:
+        os.mkfifo(run.trained / "step_000012.jsonl")
         for name in ("step_000010.jsonl", "step_9.jsonl", ".step_000011.jsonl.tmp", "notes.txt"):
             (run.trained / name).write_text("")
         assert run.trained_steps() == [9, 10]
@@ -194,6 +195,22 @@ def test_a_long_log_goes_on_in_a_new_file(tmp_path: Path, monkeypatch: pytest.Mo
     text = (tmp_path / "log.txt.1").read_text() + run.log.read_text()
     told = [int(line.rpartition(" ")[2]) for line in text.splitlines()]
     assert told == list(range(100 - len(told), 100)) and len(told) > 10
+
+
+def test_hostile_text_is_escaped_in_the_log(tmp_path: Path) -> None:
+    with RunDir.create(tmp_path) as run:
+        run.open_log()
+        logging.getLogger("rlrun.test").info("said: %s", "\x1b[2J\u202eevil")
+    assert "said: \\x1b[2J\\u202eevil" in run.log.read_text()
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "status.json", "log.txt", "run.lock"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.yaml").write_text("")
+    os.mkfifo(tmp_path / name)
+    for opening in (RunDir.read, RunDir.resume):
+        with pytest.raises(StorageError, match=f"{name}: is no regular file"):
+            opening(tmp_path)
 
 
 def test_a_log_that_cannot_be_written_is_said_once_and_does_not_raise(

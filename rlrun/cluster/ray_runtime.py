@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 _ROOT = Path(rlrun.__file__).resolve().parent.parent
 PASSED_ON = ("HF_", "TRANSFORMERS_", "TORCH_", "NCCL_", "GLOO_")
 """Beginnings of the environment variables that Ray actors get from the process of the run."""
+
+SECRETS = ("TOKEN", "KEY", "SECRET", "PASSWORD")
+"""Words in the names of variables that hold what nobody else is to know."""
 
 SERVERS_CPUS = 1
 """Of a Ray of this machine's own, beyond its cores: a run may reserve all of them, and verifiers of
@@ -177,6 +180,8 @@ def _connect(address: str | None) -> None:
             socket.create_connection((host, int(port)), timeout=REACH_TIMEOUT_S).close()
         with _own_signals():
             ray.init(address="local" if address is None else address, **options)
+        if address is None:
+            _hide_token()
     except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
         log.info("Ray cannot be joined or started", exc_info=error)
         where = "cluster.address"
@@ -188,10 +193,22 @@ def _connect(address: str | None) -> None:
         raise EnvironmentDown(where, what, remedy) from None
 
 
+def _hide_token() -> None:
+    """Ray asks for a token whoever joins, and leaves it in a file that all users may read."""
+    path = Path.home() / ".ray" / "auth_token"
+    with suppress(OSError):
+        path.chmod(0o600)
+
+
 def _environment() -> dict[str, str]:
     """What Ray actors, wherever they are, take over from this process."""
     paths = [str(_ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    passed = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        # Ray writes what it passes on to its logs, which all users of a machine may read.
+        if name.startswith(PASSED_ON) and not any(word in name for word in SECRETS)
+    }
     return passed | {"PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in paths if p)}
 
 

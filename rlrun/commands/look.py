@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rlrun.commands.arguments import RunDirArgument
+from rlrun.commands.output import tell
 
 RunDirs = Annotated[
     list[Path],
@@ -127,5 +128,5 @@ def audit(run_dir: RunDirArgument) -> None:
     from rlrun.audit import audit as audit_run
 
     report = audit_run(run_dir)
-    typer.echo(report.text())
+    tell(report.text())
     report.raise_if_failed()

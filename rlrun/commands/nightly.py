@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from rlrun.commands.arguments import ConfigDir
+from rlrun.commands.output import tell
 
 
 def nightly(
@@ -46,4 +47,4 @@ def nightly(
 
     chosen = None if recipes is None else [name.strip() for name in recipes.split(",")]
     folder = default_out() if out is None else out
-    typer.echo(nightly_command(tier, chosen, folder, trend, config_dir, dry_run=dry_run))
+    tell(nightly_command(tier, chosen, folder, trend, config_dir, dry_run=dry_run))

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from rlrun.commands.arguments import AsJson, ConfigDir, Overrides, RunDirArgument
+from rlrun.commands.output import results_apart
 
 
 def evaluate(
@@ -53,7 +54,7 @@ def evaluate(
     from rlrun.eval_command import evaluate as run
     from rlrun.eval_report import print_report
 
-    with Console(sys.stderr) as console:
+    with Console(sys.stderr) as console, results_apart():
         report = run(
             model_or_run,
             overrides or [],

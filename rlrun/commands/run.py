@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from rlrun.commands.arguments import AsJson, ConfigDir, Overrides, RunDirArgument, Strict
+from rlrun.commands.output import results_apart
 from rlrun.errors import ConfigError
 
 
@@ -58,7 +59,8 @@ def check(
     from rlrun.config import load
 
     try:
-        loaded = load(overrides or [], config_dir)
+        with results_apart():
+            loaded = load(overrides or [], config_dir)
     except ConfigError as error:
         if as_json:
             # Only here, since it takes torch along.
@@ -68,7 +70,8 @@ def check(
         raise
     from rlrun.preflight import exit_code, preflight, render, to_json
 
-    lines = preflight(loaded)
+    with results_apart():
+        lines = preflight(loaded)
     if as_json:
         typer.echo(to_json(lines))
     else:
@@ -95,9 +98,12 @@ def config(
     if schema:
         typer.echo(json.dumps(schema_json(), indent=2, ensure_ascii=False))
     elif diff is not None:
-        typer.echo(show.diff_text(*diff, config_dir=config_dir))
+        with results_apart():
+            text = show.diff_text(*diff, config_dir=config_dir)
+        typer.echo(text)
     else:
-        loaded = load(overrides or [], config_dir)
+        with results_apart():
+            loaded = load(overrides or [], config_dir)
         typer.echo(show.origin_text(loaded) if origin else loaded.yaml())
 
 

@@ -162,7 +162,10 @@ class _Composer:
         self._recipes[name] = file
         layers, choices = list[object](), list[object]()
         for item in file.defaults:
-            if item.group is None or item.group.strip("/") == "recipe":
+            if item.choice == "_self_" and "_self_" in layers:
+                what = "_self_ is given twice in the defaults list"
+                self._report.add(file.where(item.line), what, "Keep one of the two")
+            elif item.group is None or item.group.strip("/") == "recipe":
                 layers += self._base(file, item, (*above, path))
             else:
                 choices += self._item(file, item)

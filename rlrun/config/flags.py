@@ -16,6 +16,7 @@ from rlrun.config.report import Report
 from rlrun.config.suggest import nearest
 
 _RECIPE = re.compile(r"\+{0,2}recipe=(?P<name>.*)", re.DOTALL)
+_KEY = re.compile(r"[+~]*[\w./@:${}-]*", re.ASCII)
 MAX_ITEMS = 2000
 """Items of a list or mapping in a flag: the time to parse them grows with the square."""
 
@@ -107,9 +108,11 @@ def _parse(parser: OverridesParser, text: str, report: Report) -> Override | Non
     except HydraException as error:
         key, _, value = text.partition("=")
         what = f"cannot be read: {str(error).splitlines()[0].strip()}"
-        remedy = f"Put the value in quotes: '{key}={_quoted(value)}'"
+        remedy = f"Put the value in quotes: '{key}={quoted(value)}'"
         if "[" in key:
             what, remedy = "an item of a list cannot be set alone", "Give the list: KEY=[A,B]"
+        elif not _KEY.fullmatch(key):
+            what, remedy = f"{key} has a character that no key has", _KEY_VALUE
         report.add(text, what, remedy, _key_of(text))
         return None
     if override.is_delete():
@@ -134,7 +137,7 @@ def _key_of(text: str) -> str:
     return text.partition("=")[0].lstrip("+")
 
 
-def _quoted(value: str) -> str:
+def quoted(value: str) -> str:
     """A value as text in Hydra's grammar, where backslashes count only before a quote."""
     escaped = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', value)
     trailing = len(escaped) - len(escaped.rstrip("\\"))

@@ -12,8 +12,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rlrun.config.paths import expand
+from rlrun.config.paths import expand, is_file
 from rlrun.embedded import EMBEDDED, embedded_folder
+from rlrun.json_line import is_shallow
 
 _RECURRENT = ("mamba", "linear_attention")
 _LISTS = ("layers_block_type", "layer_types")
@@ -30,11 +31,13 @@ def words_of(model: str, architecture: Mapping[str, Any]) -> Mapping[str, Any] |
     if architecture:
         return architecture
     folder = embedded_folder(model) if model in EMBEDDED else expand(model)
+    if not is_file(folder / "config.json"):
+        return None
     try:
         words = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None  # What is wrong with the folder is said by those who need all of it.
-    return words if isinstance(words, dict) else None
+    return words if isinstance(words, dict) and is_shallow(words) else None
 
 
 def may_have_routers(words: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from rlrun.config.load import Loaded
 from rlrun.config.paths import display
 from rlrun.config.recipes import get_recipe, list_recipes
 from rlrun.config.values import shown
+from rlrun.errors import ConfigError, Problem
 
 
 def origin_text(loaded: Loaded) -> str:
@@ -46,7 +47,12 @@ def recipes_text(name: str | None = None, *, config_dir: Path | None = None) -> 
         ConfigError: There is no recipe of that name.
     """
     if name is not None:
-        return get_recipe(name, config_dir).path.read_text(encoding="utf-8").rstrip("\n")
+        path = get_recipe(name, config_dir).path
+        try:
+            return path.read_text(encoding="utf-8").rstrip("\n")
+        except UnicodeDecodeError as error:
+            what = f"is not UTF-8 (byte {error.start})"
+            raise ConfigError([Problem(display(path), what, "Save it as UTF-8")]) from error
     rows = [
         (info.name, info.header.partition("\n")[0], display(info.path))
         for info in list_recipes(config_dir)

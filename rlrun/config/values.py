@@ -128,7 +128,7 @@ def _is_legal_word(value: str, leaf: Leaf) -> bool:
 def _read_text(text: str) -> object:
     try:
         return yaml.load(text, Loader)
-    except (yaml.YAMLError, ValueError):
+    except yaml.YAMLError:
         return text
 
 
@@ -157,12 +157,20 @@ def _convert(value: object, kind: Any, wanted: str, optional: bool = False) -> A
     if kind is bool:
         return _convert_bool(value, wrong)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
+        return _as_float(value)
     if kind is not str and isinstance(value, float) and not math.isfinite(value):
         raise WrongValue(f"must be a finite number, not {value}", "Write an ordinary number")
     if isinstance(value, bool) or not isinstance(value, kind):
         raise wrong
     return value
+
+
+def _as_float(value: int) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        what = f"must be a finite number, which one of {len(str(abs(value)))} digits is not"
+        raise WrongValue(what, "Write an ordinary number") from None
 
 
 def _convert_bool(value: object, wrong: WrongValue) -> bool:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,6 +44,21 @@ class Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node.
+
+        Raises:
+            yaml.YAMLError: It has none. What is not as its tag says fails in yaml in many ways.
+        """
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+            kind = node.tag.rpartition(":")[2]
+            why = str(error) if isinstance(error, ValueError) else f"it is no {kind} (!!{kind})"
+            given = repr(node.value) if isinstance(node, yaml.ScalarNode) else "this"
+            what = f"{given} cannot be read: {why}"
+            raise Refused(node.start_mark, what, "Quote it to make it text") from error
 
 
 _REPLACED = ("timestamp", "float", "int")
@@ -126,8 +142,11 @@ _CACHE: dict[Path, tuple[tuple[int, int], YamlFile]] = {}
 def read_yaml(path: Path) -> YamlFile:
     """Reads a file; what is wrong with it is in ``mistakes``. Treat the result as constant."""
     try:
-        stat = path.stat()
-        stamp = (stat.st_mtime_ns, stat.st_size)
+        status = path.stat()
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            # Nobody might ever write to a pipe, and devices have no end.
+            raise OSError("it is no regular file")
+        stamp = (status.st_mtime_ns, status.st_size)
         if path not in _CACHE or _CACHE[path][0] != stamp:
             _CACHE[path] = (stamp, _read(path))
         return _CACHE[path][1]
@@ -195,10 +214,6 @@ class _Reader:
         except yaml.YAMLError as error:
             self._file.mistakes.append(_syntax_mistake(self._file, error))
             return
-        except ValueError as error:
-            what = f"{node.value!r} cannot be read: {error}"
-            self._mistake(node, what, "Quote it to make it text")
-            return
         self._file.entries.append(Entry(path, value, line + 1))
 
     def _items(self, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node, yaml.Node]]:
@@ -241,6 +256,7 @@ class _Reader:
     def _defaults(self, node: yaml.Node) -> Iterator[DefaultsItem]:
         if not isinstance(node, yaml.SequenceNode):
             self._mistake(node, "defaults is not a list", "Write a list: - override /loss: gspo")
+            self._file.complete = False
             return
         for item in node.value:
             line = item.start_mark.line + 1
@@ -248,7 +264,12 @@ class _Reader:
                 yield DefaultsItem(None, item.value, False, line)
             elif isinstance(item, yaml.MappingNode) and (words := _group_words(item)):
                 value = item.value[0][1]
-                choice = self._loader.construct_object(value, deep=True)
+                try:
+                    choice = self._loader.construct_object(value, deep=True)
+                except yaml.YAMLError as error:
+                    self._file.mistakes.append(_syntax_mistake(self._file, error))
+                    self._file.complete = False
+                    continue
                 if choice is not None and not isinstance(choice, str):
                     what = f"the choice {choice!r} for {words[-1]} is not a name"
                     self._mistake(value, what, "Write - override /GROUP: CHOICE")

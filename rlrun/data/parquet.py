@@ -29,9 +29,23 @@ class ParquetStore(RecordStore):
         for index, table in enumerate(self._tables):
             number = 0
             for batch in table.to_batches(max_chunksize=SCAN_ROWS):
-                for record in batch.to_pylist():
+                for record in self._records(batch, index, number):
                     number += 1
                     yield Scanned((index, number), record, canonical(record))
+
+    def _records(self, batch: Any, index: int, before: int) -> list[dict[str, Any]]:
+        """The rows of a batch that has so many before it."""
+        try:
+            records: list[dict[str, Any]] = batch.to_pylist()
+            return records
+        # Arrow's own errors are ValueErrors; those of dates and time zones are Python's.
+        except (ValueError, OverflowError, LookupError) as error:
+            first, last = before + 1, before + batch.num_rows
+            raise DataError(
+                f"{self._paths[index]}:{first}",
+                f"a value of the rows {first} to {last} has no form in Python: {error}",
+                "Write times and dates as texts, or leave the column out",
+            ) from error
 
     def fetch(self, locator: Locator) -> Mapping[str, Any]:
         """The record of a row."""

@@ -40,7 +40,11 @@ def open_store(source: DataSource, base_dir: Path) -> RecordStore:
     scheme, name = source.scheme()
     match SourceKind(scheme):
         case SourceKind.FILE:
-            return _file_store(name, base_dir)
+            try:
+                return _file_store(name, base_dir)
+            except OSError as error:
+                what = f"cannot be looked up: {error.strerror or error}"
+                raise DataError(name, what, "Check the path and its permissions") from error
         case SourceKind.GENERATOR:
             records = generator_records(name, source.split or "")
             # The split is part of the identity: both splits of a generator are one data set.
@@ -57,9 +61,8 @@ def _file_store(name: str, base_dir: Path) -> RecordStore:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         pass  # Said below, with what there is instead.
-    except (OSError, ValueError) as error:
-        what = f"cannot be looked up: {error.strerror if isinstance(error, OSError) else error}"
-        raise DataError(name, what, "Check the path") from error
+    except ValueError as error:
+        raise DataError(name, f"cannot be looked up: {error}", "Check the path") from error
     if path.is_dir():
         paths = _folder_files(path)
     elif path.is_file():
@@ -72,9 +75,10 @@ def _file_store(name: str, base_dir: Path) -> RecordStore:
         raise DataError(name, "there is no such file or folder", _missing_remedy(path))
     kinds = {path.suffix.lower() in PARQUET_SUFFIXES for path in paths}
     if any(path.suffix.lower() not in SUFFIXES for path in paths):
+        ending = paths[0].suffix
         raise DataError(
             name,
-            f"a file named *{paths[0].suffix} is not read",
+            f"a file named *{ending} is not read" if ending else "its name has no ending",
             f"Convert it to one of {', '.join(SUFFIXES)}; compressed files are unpacked first",
         )
     if len(kinds) == 2:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
+from rlrun.json_line import finite
 from rlrun.sampled import SampledTurn
 from rlrun.types import FailureKind, StopReason, VersionSpan
 
@@ -258,17 +258,6 @@ def _measures(answer: JsonObject, row: JsonObject) -> tuple[dict[str, float], tu
 
 def _is_name(name: str) -> bool:
     return bool(name.strip()) and "\n" not in name and not name.startswith("_")
-
-
-def finite(value: object) -> float | None:
-    """A number as a float; None for what is none, or too large to be one."""
-    if not isinstance(value, Real):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _number(value: object, name: str) -> float:

@@ -12,14 +12,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from rlrun.env.dialogue import Dialogue, DialogueEnvironment
 from rlrun.env.reward_function import RewardFunction, find_function, function_environment
-from rlrun.env.user_code import Unresolved, is_cancellation, resolve, told
+from rlrun.env.user_code import Unresolved, is_cancellation, is_failure, resolve, shown, told
 from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import (
     Env,
@@ -30,6 +29,7 @@ from rlrun.interfaces import (
     component,
     setting,
 )
+from rlrun.json_line import finite
 from rlrun.types import EnvStep, Failure, FailureKind, Row
 
 
@@ -117,7 +117,20 @@ def _environment_class(path: str) -> type[Environment] | type[Dialogue]:
     if inspect.isabstract(found):
         methods = "act" if issubclass(found, Dialogue) else "step and close"
         raise Unresolved(f"{path} leaves abstract methods open", f"Define {methods}")
+    if issubclass(found, Dialogue):
+        _check_tools(path, found)
     return found
+
+
+def _check_tools(path: str, dialogue: type[Dialogue]) -> None:
+    tools = dialogue.tools
+    if not isinstance(tools, tuple | list):
+        what = f"{path} has tools={shown(tools)}, which is no tuple of names"
+        raise Unresolved(what, 'Write tools = ("add",)')
+    for name in tools:
+        if not isinstance(name, str) or not callable(getattr(dialogue, name, None)):
+            what = f"{path} names {shown(name)} in tools, which is none of its methods"
+            raise Unresolved(what, "Define the method, or take the name out")
 
 
 def _failure(kind: FailureKind, message: str) -> EnvStep:
@@ -154,13 +167,13 @@ class UserEnvironment(Environment):
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
                 step = await self._inner.step(episode)
+            problem_text = _wrong_step(step)
         except BaseException as problem:  # noqa: BLE001 - user code
             if is_cancellation(problem):
                 raise
             if limit.expired():
                 return _failure(FailureKind.TIMEOUT, f"no answer within {self._timeout_s:g} s")
             return _failure(FailureKind.ENV_ERROR, told(problem))
-        problem_text = _wrong_step(step)
         return step if problem_text is None else _failure(FailureKind.ENV_ERROR, problem_text)
 
     async def close(self) -> None:
@@ -180,10 +193,37 @@ class UserEnvironment(Environment):
 
 def _wrong_step(step: object) -> str | None:
     if not isinstance(step, EnvStep):
-        return f"step returned {step!r:.200}, not an EnvStep"
+        return f"step returned {shown(step)}, not an EnvStep"
+    # No type checker has seen the class of a user.
+    for name, value, fits in (
+        ("messages", step.messages, _are_messages(step.messages)),
+        ("reward", step.reward, step.reward is None or finite(step.reward) is not None),
+        ("rewards", step.rewards, _are_parts(step.rewards)),
+        ("extracted", step.extracted, step.extracted is None or isinstance(step.extracted, str)),
+        ("failure", step.failure, step.failure is None or is_failure(step.failure)),
+    ):
+        if not fits:
+            return f"step returned an EnvStep with {name}={shown(value)}"
     given = [bool(step.messages), step.reward is not None, step.failure is not None]
     if sum(given) != 1:
-        return f"step must give exactly one of messages, reward and failure, not {step!r:.200}"
-    if step.reward is not None and not math.isfinite(step.reward):
-        return f"step returned the reward {step.reward}"
+        return f"step must give exactly one of messages, reward and failure, not {shown(step)}"
     return None
+
+
+def _are_messages(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(map(_is_message, value))
+
+
+def _is_message(value: object) -> bool:
+    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str):
+        return False
+    content, calls = value.get("content"), value.get("tool_calls") or []
+    if not isinstance(calls, list | tuple) or not all(isinstance(c, Mapping) for c in calls):
+        return False
+    return content is None or isinstance(content, str | list)
+
+
+def _are_parts(value: object) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(name, str) and finite(part) is not None for name, part in value.items()
+    )

@@ -15,11 +15,11 @@ import inspect
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from numbers import Real
 
 from rlrun.env.threads import in_thread
-from rlrun.env.user_code import Unresolved, is_cancellation, resolve, told
+from rlrun.env.user_code import Unresolved, is_cancellation, is_failure, resolve, shown, told
 from rlrun.interfaces import Environment, Episode, GroupEnvironment
+from rlrun.json_line import finite
 from rlrun.types import EnvStep, Failure, FailureKind, Row
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ class GroupRewardEnvironment(GroupEnvironment):
         if isinstance(result, Failure):
             return [EnvStep(failure=result)] * len(responses)
         if not isinstance(result, Sequence) or isinstance(result, str):
-            what = f"the reward function returned {result!r:.100}, not a list of rewards"
+            what = f"the reward function returned {shown(result)}, not a list of rewards"
         elif len(result) != len(responses):
             what = f"the reward function returned {len(result)} rewards of {len(responses)}"
         else:
@@ -166,20 +166,23 @@ def _failure(message: str) -> EnvStep:
 
 def _step(result: object) -> EnvStep:
     """What a function returned for one sample, read."""
-    if isinstance(result, Failure):
+    if isinstance(result, Failure) and is_failure(result):
         return EnvStep(failure=result)
     parts = dict(result) if isinstance(result, Mapping) else {"reward": result}
     if not parts:
         return _failure("the reward function returned an empty dict")
     numbers: dict[str, float] = {}
     for name, value in parts.items():
-        if not isinstance(name, str) or not isinstance(value, Real) or not math.isfinite(value):
-            return _failure(
-                f"the reward function returned {name}={value!r:.100}, not a finite number"
-            )
-        numbers[name] = float(value)
+        number = finite(value)
+        if not isinstance(name, str) or number is None:
+            what = f"{name if isinstance(name, str) else shown(name)}={shown(value)}"
+            return _failure(f"the reward function returned {what}, not a finite number")
+        numbers[name] = number
     if "reward" not in numbers:
-        return EnvStep(reward=math.fsum(numbers.values()), rewards=numbers)
+        try:
+            return EnvStep(reward=math.fsum(numbers.values()), rewards=numbers)
+        except OverflowError:
+            return _failure(f"the reward function returned {shown(result)}, which has no sum")
     reward = numbers["reward"]
     named = {name: value for name, value in numbers.items() if name != "reward"}
     return EnvStep(reward=reward, rewards=named)

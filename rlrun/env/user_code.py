@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from rlrun.types import Failure, FailureKind
+
 
 class Unresolved(Exception):  # noqa: N818 - becomes a problem of the configuration
     """An import path leads nowhere.
@@ -58,8 +60,13 @@ def _near(name: str, names: list[str]) -> str:
 
 
 def _from_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        files = [file.name for file in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    try:
+        exists = path.is_file()
+    except OSError as error:
+        what = f"{path} cannot be looked up: {error.strerror}"
+        raise Unresolved(what, "Give the path of a file") from error
+    if not exists:
+        files = [file.name for file in path.parent.glob("*.py") if file.is_file()]
         raise Unresolved(f"there is no file {path}", _near(path.name, files))
     key = f"{path.resolve()}:{path.stat().st_mtime_ns}"
     module_name = f"rlrun_user_{hashlib.sha256(key.encode()).hexdigest()[:12]}"
@@ -95,27 +102,53 @@ def _from_name(name: str) -> ModuleType:
 
 def _failed(source: str, problem: BaseException) -> Unresolved:
     return Unresolved(
-        f"importing {source} fails with {type(problem).__name__}: {problem}",
+        f"importing {source} fails with {_text(problem)}",
         "Make it importable; python -c 'import ...' shows the traceback",
     )
 
 
 def _siblings(missing: str) -> str:
     package, _, name = missing.rpartition(".")
-    places = list(sys.modules[package].__path__) if package in sys.modules else [os.getcwd()]
+    own = vars(sys.modules[package]).get("__path__") if package in sys.modules else None
+    places = [os.getcwd()] if own is None else list(own)
     found = [module.name for module in pkgutil.iter_modules(places)]
     return f"{_near(name, found)} (looked in {places[0]} and where Python finds packages)"
 
 
+def shown(value: object) -> str:
+    """The beginning of how a value is written, as a message has it; its repr may fail, too."""
+    try:
+        return f"{value!r:.100}"
+    except Exception:  # noqa: BLE001 - user code, or an integer of too many digits
+        return f"a value of type {type(value).__name__}"
+
+
 def told(problem: BaseException) -> str:
     """An error with the place in the code that raised it."""
-    text = f"{type(problem).__name__}: {problem}"
+    text = _text(problem)
     trace = problem.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None:
         return text
     return f"{text} ({trace.tb_frame.f_code.co_filename}:{trace.tb_lineno})"
+
+
+def _text(problem: BaseException) -> str:
+    name = type(problem).__name__
+    try:
+        return f"{name}: {problem}"
+    except Exception:  # noqa: BLE001 - user code
+        return name
+
+
+def is_failure(value: object) -> bool:
+    """Whether it is a Failure that can be counted and told."""
+    return (
+        isinstance(value, Failure)
+        and isinstance(value.kind, FailureKind)
+        and isinstance(value.message, str)
+    )
 
 
 def is_cancellation(problem: BaseException) -> bool:

@@ -8,20 +8,21 @@ import json
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from rlrun.config import load_section
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_client import GymClient
 from rlrun.env.gym_directory import initial_config
-from rlrun.errors import ConfigError, EnvironmentDown, Problem
+from rlrun.errors import ConfigError, EnvironmentDown, Problem, StorageError
 from rlrun.gym.servers import Servers
 from rlrun.interfaces import PolicyAddress
-from rlrun.json_line import parse_object
+from rlrun.json_line import is_text, parse_object
 from rlrun.sampled import SampledLog
 
 POLL_S = 0.2
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(
@@ -57,11 +58,28 @@ async def _serve(
     say: Callable[[str], None],
     tell: Callable[[str], None],
 ) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    policy = None if run_dir is None else await _policy_of(run_dir, env.start_timeout_s)
+    serving, loop = asyncio.current_task(), asyncio.get_running_loop()
+    assert serving is not None
+
+    def end() -> None:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)  # A second one ends it at once.
+        serving.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, end)
+    with suppress(asyncio.CancelledError):
+        await _keep(env, run_dir, say, tell)
+
+
+async def _keep(
+    env: GymEnv,
+    run_dir: Path | None,
+    say: Callable[[str], None],
+    tell: Callable[[str], None],
+) -> None:
+    """Starts the servers and keeps them until it is cancelled, from the first moment on."""
+    policy = None if run_dir is None else await _policy_of(run_dir, env.start_timeout_s, say)
     folder = Path(tempfile.mkdtemp(prefix="rlrun-gym-")) if policy is None else policy.folder
     client = GymClient(env.max_retries, env.retry_wait_s, env.max_body_mib)
     try:
@@ -79,16 +97,18 @@ async def _serve(
             say(
                 f"{len(servers.plan.servers)} servers are ready, logs in {folder}; Ctrl-C ends them"
             )
-            await stop.wait()
+            await asyncio.Event().wait()
         finally:
             await servers.close()
     finally:
         await client.close()
 
 
-async def _policy_of(run_dir: Path, timeout_s: float) -> PolicyAddress:
+async def _policy_of(run_dir: Path, timeout_s: float, say: Callable[[str], None]) -> PolicyAddress:
     """Where the policy of a run answers; waits until it does."""
     path = run_dir / "http_server.json"
+    if not path.is_file():
+        say(f"waiting for the run to serve its policy (for {path}), {timeout_s:g} s at most")
     try:
         async with asyncio.timeout(timeout_s):
             while not path.is_file():
@@ -97,12 +117,17 @@ async def _policy_of(run_dir: Path, timeout_s: float) -> PolicyAddress:
         what = f"the run serves no policy within {timeout_s:g} s (no {path})"
         remedy = "Start it with generation.expose_http_server=true"
         raise EnvironmentDown(str(run_dir), what, remedy) from None
-    told: dict[str, Any] = parse_object(str(path), path.read_bytes())
+    told = parse_object(str(path), path.read_bytes())
+    urls, key, model = told.get("base_urls"), told.get("api_key"), told.get("model")
+    parses = told.get("parses_reasoning")
+    if not (isinstance(urls, list) and urls and all(map(is_text, [*urls, key, model]))):
+        what = "does not say address, key and model of a run's server"
+        raise StorageError(str(path), what, "Resume the run, which writes it anew")
     return PolicyAddress(
-        base_urls=tuple(told["base_urls"]),
-        api_key=told["api_key"],
-        model=told["model"],
-        parses_reasoning=bool(told["parses_reasoning"]),
+        base_urls=tuple(urls),
+        api_key=str(key),
+        model=str(model),
+        parses_reasoning=bool(parses),
         sampled=SampledLog(),
         folder=run_dir / "gym",
     )

@@ -16,7 +16,7 @@ from typing import Any
 from rlrun import __version__
 from rlrun.atomic import storage_error, write_file
 from rlrun.console import Console
-from rlrun.errors import CheckFailed, ConfigError, Problem, StorageError
+from rlrun.errors import RESTORE, CheckFailed, ConfigError, Problem, StorageError
 from rlrun.json_line import parse_object
 from rlrun.logs import read_metrics
 from rlrun.nightly.assertions import Evidence, SeedRun, Verdict, step_seconds
@@ -92,7 +92,7 @@ class Nightly:
                 before = json.loads(path.read_text(encoding="utf-8"))
                 same, number = before["runs"] == cases, str(before["nightly"])
                 version = before["rlrun"]
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 raise StorageError(str(path), f"is damaged ({error})", "Choose another") from error
             if not same or version != __version__:
                 what = f"holds a nightly of other runs, or of another version (rlrun {version})"
@@ -142,9 +142,10 @@ class Nightly:
             values = parse_object(f"{path}:{number}", line)
             try:
                 ending = Ending(**values)
+                found[ending.name, ending.seed] = ending
             except TypeError as error:
-                raise StorageError(f"{path}:{number}", f"is no ending of a run: {error}") from error
-            found[ending.name, ending.seed] = ending
+                what = f"is no ending of a run: {error}"
+                raise StorageError(f"{path}:{number}", what, RESTORE) from error
         return found
 
     def _evidence(self, case: Case) -> Evidence:
@@ -217,13 +218,14 @@ def nightly_command(
         RlrunError: See ``make_plan``, ``check_hardware`` and ``Nightly.run``.
     """
     plan = make_plan(tier, recipes, config_dir)
+    root = out.absolute()
+    trend = root.parent / "trend.jsonl" if trend is None else trend.absolute()
+    read_trend(trend)  # A damaged one is to be known of before hours of runs.
     if dry_run:
         return plan.text()
     check_hardware(plan)
-    root = out.absolute()
     with Console(sys.stderr) as console:
         console.say([*plan.text().splitlines(), f"folder: {root}"])
-        trend = root.parent / "trend.jsonl" if trend is None else trend.absolute()
         return Nightly(plan, Places(root, config_dir), trend, console).run()
 
 

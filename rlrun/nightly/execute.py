@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import rlrun
+from rlrun.config.flags import quoted
 from rlrun.errors import Interrupted, StorageError
 from rlrun.nightly.plan import Case
 from rlrun.nightly.supervisor import TIMED_OUT
@@ -127,7 +128,7 @@ def _next_command(case: Case, seed: int, places: Places) -> list[str]:
     if run_dir.exists():
         shutil.rmtree(run_dir)  # killed before it wrote its settings
     own = [] if places.config_dir is None else ["--config-dir", str(places.config_dir.absolute())]
-    overrides = [*case.spec.overrides, f"grpo.seed={seed}", f"run_dir={run_dir}"]
+    overrides = [*case.spec.overrides, f"grpo.seed={seed}", f"run_dir={quoted(str(run_dir))}"]
     return ["train", *own, f"+recipe={case.recipe.absolute()}", *overrides]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config import load
+from rlrun.config.paths import is_dir
 from rlrun.config.schema import RunConfig
 from rlrun.errors import ConfigError, EnvironmentDown, Problem
 from rlrun.nightly.assertions import metric_mistakes
@@ -86,6 +87,9 @@ def make_plan(tier: str, recipes: Sequence[str] | None, config_dir: Path | None)
     Raises:
         ConfigError: With all mistakes, of every file that was asked for.
     """
+    if config_dir is not None and not is_dir(config_dir):
+        remedy = "Give a folder with recipes or groups"
+        raise ConfigError([Problem(f"--config-dir {config_dir}", "is not a folder", remedy)])
     problems = files_without_recipe(config_dir)
     if tier not in TIERS:
         what = f"there is no tier {tier!r}"

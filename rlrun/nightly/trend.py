@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.atomic import storage_error
-from rlrun.errors import StorageError
+from rlrun.errors import RESTORE, StorageError
 from rlrun.json_line import is_number, parse_object
 
 WINDOW = 3
@@ -45,7 +45,7 @@ def read_trend(path: Path) -> list[dict[str, Any]]:
                     break
                 entry = parse_object(f"{path}:{number}", line)
                 if not isinstance(entry.get("name"), str):
-                    raise StorageError(f"{path}:{number}", "is no entry of a trend")
+                    raise StorageError(f"{path}:{number}", "is no entry of a trend", RESTORE)
                 entries.append(entry)
     except FileNotFoundError:
         return []
@@ -76,7 +76,8 @@ def baseline_step_s(
         and entry.get("machine") == machine_name
         and entry.get("nightly") != nightly
         and entry.get("passed") is True
-        and is_number(entry.get("step_s"))
+        and entry.get("step_s") is not None
+        and is_number(entry["step_s"])
     ]
     if len(times) <= WINDOW:
         return statistics.median(times) if times else None

@@ -35,6 +35,10 @@ Kind = tuple[tuple[str, tuple[int, ...]], ...]
 """Names and shapes of a layer's parameters; layers of a kind need the same memory."""
 
 
+class Unforeseen(Exception):  # noqa: N818 - no error: a run of the model shows what it needs
+    """What a model needs cannot be told without running it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """Bytes of one microbatch, by layer.
@@ -64,6 +68,9 @@ def kept_bytes(
         half: Matrix products are computed in bfloat16.
         cast_weights: The weights themselves are bfloat16 while they are used, rather than cast for
             each product.
+
+    Raises:
+        Unforeseen: The model cannot be run on empty tensors.
     """
     from transformers import AutoModelForCausalLM
 
@@ -78,7 +85,14 @@ def kept_bytes(
         model.set_experts_implementation(NAME)
         kinds = [_kind(block) for block in decoder_layers(model)]
         _keep_one_of_each_kind(model)
-        found = _run(model, rows, length, autocast=half)
+        try:
+            found = _run(model, rows, length, autocast=half)
+        # The model's own code runs here, which may take its layers another way than ours.
+        except Exception as error:  # noqa: BLE001
+            why = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise Unforeseen(
+                f"{type(model).__name__} does not run on empty tensors: {why}"
+            ) from error
     layers = [found[kind] for kind in kinds]
     return Kept(*(tuple(layer[part] for layer in layers) for part in range(3)))
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from rlrun.config.schema import Policy
-from rlrun.errors import DataError
+from rlrun.errors import DataError, RlrunError
 from rlrun.learner.lora import adapter_size
 from rlrun.learner.sharding import decoder_layers
-from rlrun.models import read_model_config
+from rlrun.models import read_model_config, resolve_model, shards_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -132,17 +133,53 @@ def shape_of(policy: Policy, config: PretrainedConfig) -> Shape:
     """Builds the model without memory and measures it.
 
     Raises:
-        DataError: transformers has no causal language model for the configuration.
+        DataError: transformers has no causal language model for the configuration, or the weights
+            are of another one.
         ConfigError: A target of the adapters is no layer of the model, or peft is missing.
     """
     from transformers import AutoModelForCausalLM
 
+    where = f"policy.model={policy.model}"
     try:
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    except (ValueError, TypeError, RuntimeError, KeyError) as error:
-        what = f"cannot be built from its config.json: {str(error).splitlines()[0]}"
-        raise DataError(f"policy.model={policy.model}", what, "Choose another") from error
+        return _measured(policy, config, model)
+    except RlrunError:
+        raise
+    # Whatever is wrong with the configuration, the libraries fail in the line that meets it.
+    except Exception as error:  # noqa: BLE001
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        what = f"cannot be built from its config.json: {type(error).__name__}: {why}"
+        raise DataError(where, what, "Choose another, or correct its config.json") from error
+
+
+def check_weights(policy: Policy, config: PretrainedConfig) -> None:
+    """Compares the shapes that the weights have with those that config.json gives them.
+
+    Weights under names that the model does not have itself are not compared.
+
+    Raises:
+        DataError: One differs, so that the model could not be loaded.
+    """
+    from safetensors import safe_open
+    from transformers import AutoModelForCausalLM
+
+    folder = Path(resolve_model(policy.model))
+    if shards_of(folder) is not None:
+        return
+    with torch.device("meta"):
+        own = AutoModelForCausalLM.from_config(config).state_dict()
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="numpy") as file:
+            for name in file.keys():  # noqa: SIM118 (it is no mapping)
+                shape = list(file.get_slice(name).get_shape())
+                if name in own and shape != list(own[name].shape):
+                    what = f"{name} is {shape}, and by config.json {list(own[name].shape)}"
+                    remedy = "Restore the folder, or save the model anew with save_pretrained"
+                    raise DataError(str(path), what, remedy)
+
+
+def _measured(policy: Policy, config: PretrainedConfig, model: PreTrainedModel) -> Shape:
     text = config.get_text_config(decoder=True)
     return Shape(
         name=type(model).__name__,

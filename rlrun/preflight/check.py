@@ -7,8 +7,11 @@ import asyncio
 import os
 from pathlib import Path
 
+from rlrun.atomic import storage_error
 from rlrun.config import Loaded
+from rlrun.config.paths import expand, is_file
 from rlrun.config.schema import RunConfig
+from rlrun.data.load import load_rows
 from rlrun.derived import plan_in_words
 from rlrun.errors import StorageError
 from rlrun.inputs import Inputs, check_installed, read_prompts
@@ -16,6 +19,7 @@ from rlrun.preflight.environment import look_at_environment
 from rlrun.preflight.lines import CheckLine, Findings
 from rlrun.preflight.plan import look_at_model
 from rlrun.preflight.sample import rendered_sample
+from rlrun.renderer import Renderer
 from rlrun.unread import said, unread_keys
 
 
@@ -54,7 +58,23 @@ def _inputs(config: RunConfig, findings: Findings) -> Inputs | None:
         for notice in notices:
             findings.add("note", notice)
         return inputs
+    _look_further(config, findings)
     return None
+
+
+def _look_further(config: RunConfig, findings: Findings) -> None:
+    """What else is wrong with tokenizer and data, of which the first error was told."""
+    more = Findings()
+    with more.of("tokenizer and data"):
+        Renderer.load(config.policy)
+    for source in (config.data.train, config.data.validation):
+        if source.source is not None:
+            with more.of("tokenizer and data"):
+                load_rows(
+                    source, config.env, on_bad_row=config.data.on_bad_row, base_dir=Path.cwd()
+                )
+    told = {line.detail for line in findings.lines}
+    findings.lines += [line for line in more.lines if line.detail not in told]
 
 
 def _run_dir(config: RunConfig) -> str:
@@ -62,13 +82,16 @@ def _run_dir(config: RunConfig) -> str:
     if config.run_dir is None:
         parent = Path("runs")
     else:
-        parent = Path(config.run_dir)
-        if (parent / "config.yaml").exists():
+        parent = expand(config.run_dir)
+        if is_file(parent / "config.yaml"):
             raise StorageError(
                 str(parent), "holds a run already", f"rlrun resume {parent}, or another run_dir"
             )
     shown = parent.absolute()
-    existing = next(path for path in (shown, *shown.parents) if path.exists())
+    try:
+        existing = next(path for path in (shown, *shown.parents) if path.exists())
+    except OSError as error:
+        raise storage_error(shown, "look up", error) from error
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise StorageError(str(existing), "cannot be written to", "Choose another run_dir")
     return f"{shown} can be written"

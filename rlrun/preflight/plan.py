@@ -16,6 +16,7 @@ from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.interfaces import Device, Precision
 from rlrun.learner.bfloat16 import precision_notice
 from rlrun.models import read_model_config
+from rlrun.planning.kept import Unforeseen
 from rlrun.planning.memory import (
     FLOAT,
     HALF,
@@ -27,7 +28,7 @@ from rlrun.planning.memory import (
     state_parts,
 )
 from rlrun.planning.plan import Layout, engine_of, layout_of, learner_memory, learner_of, step_of
-from rlrun.planning.shape import Shape, config_of, contradictions, shape_of
+from rlrun.planning.shape import Shape, check_weights, config_of, contradictions, shape_of
 from rlrun.planning.speed import MEAN_SHARE, Times, times
 from rlrun.preflight.cores import look_at_cores
 from rlrun.preflight.lines import Findings
@@ -54,6 +55,8 @@ def look_at_model(config: RunConfig, findings: Findings) -> None:
                 findings.fail("model files", what, remedy)
     model = config_of(policy)
     shape = shape_of(policy, model)
+    if not policy.architecture:
+        check_weights(policy, model)
     findings.add("model", _in_words(shape))
     if shape.is_recurrent and policy.sequence_packing:
         findings.fail(
@@ -68,9 +71,13 @@ def look_at_model(config: RunConfig, findings: Findings) -> None:
         findings.add("note", notice)
     layout = layout_of(config, torch.cuda.device_count())
     memory = _memory_of_each(config)
-    _look_at_memory(
-        config, findings, layout, shape, learner_memory(config, model, shape, layout), memory
-    )
+    try:
+        parts = learner_memory(config, model, shape, layout)
+    except Unforeseen as error:
+        remedy = "A short run shows what it needs: scale=smoke"
+        findings.unverified("memory", f"cannot be foreseen: {error}", remedy)
+        return
+    _look_at_memory(config, findings, layout, shape, parts, memory)
     if _is_on_gpus(config):
         _look_at_speed(config, findings, layout, shape, memory)
     else:

@@ -15,7 +15,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from rlrun.errors import StorageError
+from rlrun.errors import RESTORE, StorageError
 from rlrun.records import TrainedLine, ValidationLine, read_trained, read_validation
 from rlrun.report.size import size_of
 from rlrun.report.token_text import TokenText
@@ -76,7 +76,7 @@ def _checked(path: Path) -> list[TrainedLine]:
             *(line["generation_logprobs"], line["prev_logprobs"]),
         )
         if any(len(values) != len(line["token_ids"]) for values in lists):
-            raise StorageError(f"{path}:{number}", "has lists of different lengths")
+            raise StorageError(f"{path}:{number}", "has lists of different lengths", RESTORE)
         lines.append(line)
     return lines
 

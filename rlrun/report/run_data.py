@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.atomic import storage_error
-from rlrun.errors import StorageError
-from rlrun.json_line import parse_object
+from rlrun.errors import RESTORE, StorageError
+from rlrun.json_line import are_numbers, parse_object
 from rlrun.logs import read_metrics
 from rlrun.metrics import find, is_declared
 from rlrun.report.charts import CHARTS
@@ -47,10 +47,21 @@ def collect(run_dir: RunDir, name: str, share: float) -> dict[str, Any]:
     Raises:
         StorageError: A file is damaged.
     """
+    try:
+        return _collected(run_dir, name, share)
+    except OverflowError as error:
+        what = f"the numbers in its files have no sum: {error}"
+        remedy = "Restore metrics.jsonl and timeline.jsonl from a copy"
+        raise StorageError(str(run_dir.root), what, remedy) from error
+
+
+def _collected(run_dir: RunDir, name: str, share: float) -> dict[str, Any]:
     lines = read_metrics(run_dir.metrics) if run_dir.metrics.exists() else []
     timeline = read_timeline(run_dir.timeline) if run_dir.timeline.exists() else []
     asynchronous = any("perf/ceiling_efficiency" in line for line in lines)
     use = time_use(lines, timeline)
+    if not math.isfinite(use.total):
+        raise OverflowError("the run took longer than a float can say")
     return {
         "name": name,
         "root": str(run_dir.root),
@@ -104,7 +115,7 @@ def read_config(run_dir: RunDir) -> list[list[str]]:
 def _config_text(run_dir: RunDir) -> list[list[str]]:
     """The keys of config.yaml by their indentation: all that a run without a record has."""
     try:
-        text = run_dir.config.read_text(encoding="utf-8")
+        text = run_dir.config.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise storage_error(run_dir.config, "read", error) from error
     rows: list[list[str]] = []
@@ -134,11 +145,11 @@ def _check_timeline(where: str, line: Mapping[str, Any]) -> None:
         numbers += [group["held_trainer_s"] for group in line["stragglers"]]
         texts += [group["cause"] for group in line["stragglers"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise StorageError(where, "is no line of a timeline") from error
-    if not all(type(n) in (int, float) and math.isfinite(n) for n in numbers):
-        raise StorageError(where, "has a time that is no finite number")
+        raise StorageError(where, "is no line of a timeline", RESTORE) from error
+    if not are_numbers(numbers) or None in numbers:
+        raise StorageError(where, "has a time that is no finite number", RESTORE)
     if not all(type(text) is str for text in texts):
-        raise StorageError(where, "has a name that is no text")
+        raise StorageError(where, "has a name that is no text", RESTORE)
 
 
 def _thinned(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

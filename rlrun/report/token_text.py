@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
 from tokenizers import Tokenizer
 
-from rlrun.atomic import storage_error
+from rlrun.config.paths import is_file
+from rlrun.config.yaml_file import read_yaml
 from rlrun.embedded import EMBEDDED, embedded_folder
 from rlrun.run_dir import RunDir
 
@@ -35,13 +35,10 @@ class TokenText:
         """With the tokenizer of the newest checkpoint, or of the model that the run names.
 
         A tokenizer that is nowhere on this machine is no error: the page shows token ids then.
-
-        Raises:
-            StorageError: config.yaml cannot be read.
         """
         saved = sorted(run_dir.checkpoints.glob("step_*/policy/tokenizer.json"))
         for path in [*reversed(saved), *_named(run_dir)]:
-            if path.is_file():
+            if is_file(path):
                 try:
                     return cls(Tokenizer.from_file(str(path)))
                 # The library raises Exception itself for a file that is none of its own.
@@ -80,23 +77,24 @@ class TokenText:
         assert self._tokenizer is not None
         text = self._cache.get(token_ids)
         if text is None:
-            text = str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+            text = self._text(token_ids)
             if len(self._cache) < _CACHED:
                 self._cache[token_ids] = text
         return text
 
+    def _text(self, token_ids: tuple[int, ...]) -> str:
+        assert self._tokenizer is not None
+        try:
+            return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=False))
+        except OverflowError:
+            # A damaged file may hold what is no id of any tokenizer, which has no text.
+            return ""
+
 
 def _named(run_dir: RunDir) -> list[Path]:
     """Where the tokenizer of the run's model may be, if it is a folder."""
-    try:
-        config = yaml.safe_load(run_dir.config.read_bytes())
-    except OSError as error:
-        raise storage_error(run_dir.config, "read", error) from error
-    except yaml.YAMLError:
-        return []
-    policy = config.get("policy") if isinstance(config, dict) else None
-    if not isinstance(policy, dict):
-        return []
-    names = [name for key in ("tokenizer", "model") if isinstance(name := policy.get(key), str)]
-    folders = [embedded_folder(name) if name in EMBEDDED else Path(name) for name in names]
+    given = {entry.path: entry.value for entry in read_yaml(run_dir.config).entries}
+    names = [given.get(("policy", key)) for key in ("tokenizer", "model")]
+    texts = [name for name in names if isinstance(name, str)]
+    folders = [embedded_folder(name) if name in EMBEDDED else Path(name) for name in texts]
     return [folder / "tokenizer.json" for folder in folders]

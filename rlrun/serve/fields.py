@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from rlrun.json_line import is_number
 from rlrun.serve.errors import bad_request
 
 WITHOUT_EFFECT = frozenset(
@@ -100,12 +100,8 @@ class Fields:
         value = self._values.pop(name, None)
         if value is None:
             return None
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-        ):
-            raise bad_request(f"{name} is {value!r}, which is no finite number", name)
+        if isinstance(value, bool) or not is_number(value):
+            raise bad_request(f"{name} is {value!r:.80}, which is no finite number", name)
         return float(value)
 
     def text(self, name: str) -> str | None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -76,6 +75,8 @@ _OF_TOKENS = (
 _OF_DISTRIBUTIONS = ("log_sd", "prompt_correlation", "samples_per_prompt", "max_tokens")
 _SOURCES = ("from_run", "mean_seconds", "mean_tokens")
 _LARGEST_LOG_SD = 5.0
+_LARGEST = 1e12
+"""Of any number, seconds and tokens alike; sums of them are exact."""
 
 
 def _flag(name: str) -> str:
@@ -88,8 +89,9 @@ def problems_of(options: Options) -> Iterator[Problem]:
     for name, value in values.items():
         least = "above 0" if name in _POSITIVE else "of at least 0"
         low = value is not None and (value <= 0 if name in _POSITIVE else value < 0)
-        if value is not None and (low or not math.isfinite(value)):
-            yield Problem(f"{_flag(name)}={value}", "is out of range", f"Give a number {least}")
+        if value is not None and (low or not value <= _LARGEST):
+            what = "is out of range" if low else f"is no number of at most {_LARGEST:g}"
+            yield Problem(f"{_flag(name)}={value}", what, f"Give a number {least}")
     if options.log_sd is not None and options.log_sd > _LARGEST_LOG_SD:
         yield Problem(
             f"--log-sd={options.log_sd}",
@@ -204,11 +206,11 @@ class AxesOfOptions:
                 number = int(part)
             except ValueError:
                 number = least - 1
-            if number < least:
+            if not least <= number <= _LARGEST:
                 self.problems.append(
                     Problem(
                         f"{_flag(name)}={text}",
-                        f"{part!r} is no whole number of at least {least}",
+                        f"{part!r} is no whole number from {least} to {_LARGEST:g}",
                         "Give numbers with commas between them, such as 1,2,4",
                     )
                 )

@@ -50,12 +50,13 @@ def print_samples(
         raise ConfigError([Problem("--sort", f"samples have no order {sort!r}", remedy)])
     lines = list(read_validation(path))
     if not lines:
-        raise StorageError(str(path), "holds no samples")
+        raise StorageError(str(path), "holds no samples", "Give another file or step")
     _summarize(console, path, lines)
     if prompt_id is not None:
         lines = [line for line in lines if line["prompt_id"] == prompt_id]
         if not lines:
-            raise StorageError(str(path), f"holds no sample of prompt {prompt_id!r}")
+            what = f"holds no sample of prompt {prompt_id!r}"
+            raise StorageError(str(path), what, "Each sample's prompt_id is in its heading")
     if not count:
         return
     console.print(rule(console, sort))

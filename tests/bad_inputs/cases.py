@@ -82,6 +82,9 @@ COMMAND_LINES = {
     "leading_zero": flag("grpo.seed=01"),
     "wide_digits": flag("grpo.seed=１２"),
     "digits_beyond_python": flag("grpo.seed=" + "9" * 5000),
+    "digits_beyond_float": flag("policy.optimizer.lr=" + "9" * 400),
+    "foreign_letter": flag("grpo.s\u0435ed=1"),
+    "escape_sequence": flag("grpo.seed='\x1b[2J'"),
     "deep_list": flag("grpo.seed=" + "[" * 3000 + "]" * 3000),
     "deep_mapping": flag("grpo.seed=" + "{a:" * 300 + "1" + "}" * 300),
     "too_many_items": flag("generation.stop=[" + "x," * 3000 + "x]"),
@@ -97,6 +100,7 @@ COMMAND_LINES = {
     "recipe_of_no_user": Case(("config", "+recipe=~nobody-here/x.yaml")),
     "recipe_name_too_long": Case(("config", f"+recipe={LONG}")),
     "recipe_path_too_long": Case(("config", f"+recipe={LONG * 20}.yaml")),
+    "recipe_shown_is_no_text": Case(("recipes", "mine.yaml"), {"mine.yaml": b"# \xff"}),
     "recipe_outside": Case(("recipes", "../secret")),
     "model_name_too_long": Case(("eval", LONG, Q)),
     "model_of_no_user": Case(("eval", "~nobody-here/x", Q)),
@@ -119,6 +123,10 @@ RECIPES = {
     "yaml_list": recipe(b"- a\n- b\n"),
     "yaml_python_object": recipe('grpo: {seed: !!python/object/apply:os.system ["id"]}\n'),
     "yaml_binary": recipe("policy: {tokenizer: !!binary aGVsbG8=}\n"),
+    "yaml_tag_bool": recipe("grpo: {seed: !!bool x}\n"),
+    "yaml_tag_empty": recipe("grpo: {seed: !!int ''}\n"),
+    "yaml_tag_date": recipe("grpo: {seed: !!timestamp x}\n"),
+    "yaml_tag_month": recipe("grpo: {seed: !!timestamp 2026-13-45}\n"),
     "yaml_deep": recipe("grpo: {seed: " + "[" * 500 + "]" * 500 + "}\n"),
     "yaml_digits": recipe("grpo: {seed: " + "9" * 5000 + "}\n"),
     "yaml_infinite": recipe("policy: {optimizer: {lr: 1e999}}\n"),
@@ -135,6 +143,12 @@ RECIPES = {
     "defaults_key_is_list": recipe("defaults: [{[a]: b}]\n"),
     "defaults_key_is_empty": recipe('defaults: [{"": b}]\n'),
     "defaults_choice_is_list": recipe("defaults: [quickstart, {override /loss: [grpo]}]\n"),
+    "defaults_no_list": recipe("defaults: quickstart\n"),
+    "defaults_tag": recipe("defaults: [quickstart, {override /loss: !!bool x}]\n"),
+    "defaults_python_object": recipe(
+        "defaults: [quickstart, {override /loss: !!python/object/apply:os.system [id]}]\n"
+    ),
+    "defaults_self_twice": recipe("defaults: [_self_, quickstart, _self_]\n"),
     "defaults_no_such_group": recipe("defaults: [quickstart, {override /los: grpo}]\n"),
     "defaults_itself": recipe("defaults: [mine.yaml]\n"),
     "section_unknown": recipe("enviroment: {name: mth}\n"),
@@ -187,6 +201,9 @@ DATA = {
     ),
     "template_without_place": data(ROW, "data.train.prompt_template='no place'"),
     "pattern_not_found": data(ROW, "data.train.answer_pattern='####'"),
+    "both_files_broken_and_no_tokenizer": data(
+        '{"problem": 5}\n', "data.validation.source=nowhere.jsonl", "policy.tokenizer=rlrun:x"
+    ),
     "prompts_too_long": data('{"problem": "' + "word " * 400 + '", "answer": "1"}\n'),
 }
 
@@ -195,6 +212,13 @@ MODELS = {
     "folder_without_weights": model(config__json="{}"),
     "config_no_json": model(config__json="{", model__safetensors=b""),
     "config_list": model(config__json="[]", model__safetensors=b""),
+    "config_names_code_of_the_hub": model(
+        config__json='{"_attn_implementation": "evil/kernel"}', model__safetensors=b""
+    ),
+    "config_names_code_below": model(
+        config__json='{"text_config": {"attn_implementation": "evil/kernel@main:f"}}',
+        model__safetensors=b"",
+    ),
     "index_no_json": model(config__json="{}", **{"model.safetensors.index.json": "{"}),
     "index_deep": model(config__json="{}", **{"model.safetensors.index.json": "[" * 100_000}),
     "index_list": model(
@@ -215,6 +239,12 @@ MODELS = {
     "template_endless": Case(
         ("check", Q, "policy.chat_template='{% for i in range(10**12) %}{% endfor %}'")
     ),
+    "template_raises_escapes": Case(
+        (
+            *("eval", "rlrun:tiny", Q),
+            "policy.chat_template='{{ raise_exception(\"\x1b]0;evil\x07\") }}'",
+        )
+    ),
     "template_mutates": Case(("check", Q, "policy.chat_template='{{ messages.append(1) }}'")),
     "template_escapes": Case(
         ("check", Q, "policy.chat_template='{{ messages.__class__.__mro__ }}'")
@@ -231,6 +261,7 @@ RUNS = {
     "score_missing": Case(("score", "nowhere.jsonl")),
     "score_no_json": Case(("score", "a.jsonl"), {"a.jsonl": "{\n"}),
     "score_nan": Case(("score", "a.jsonl"), {"a.jsonl": '{"response": "1", "gold": NaN}\n'}),
+    "score_infinite": Case(("score", "a.jsonl"), {"a.jsonl": '{"response": "1", "gold": 1e999}\n'}),
     "score_no_response": Case(("score", "a.jsonl"), {"a.jsonl": '{"gold": "1"}\n'}),
     "events_no_json": Case(("audit", "run"), {"run/config.yaml": "", "run/events.jsonl": "x\ny\n"}),
     "events_deep": Case(
@@ -242,6 +273,19 @@ RUNS = {
     "metrics_no_json": Case(
         ("view", "run"), {"run/config.yaml": "", "run/metrics.jsonl": "{}\nx\n{}\n"}
     ),
+    "timeline_beyond_float": Case(
+        ("report", "run"),
+        {
+            "run/config.yaml": "",
+            "run/timeline.jsonl": '{"step": 1, "start": 1%s, "seconds": 1, "lanes": {}, '
+            '"groups": [], "stragglers": []}\n' % ("0" * 400),
+        },
+    ),
+    "nightly_config_dir_missing": Case(("nightly", "--config-dir", "nowhere", "--dry-run")),
+    "nightly_trend_is_a_folder": Case(
+        ("nightly", "--recipes", "quickstart", "--trend", ".", "--dry-run")
+    ),
+    "eval_of_nothing": Case(("eval", "", Q)),
     "trained_no_json": Case(
         ("view", "run", "--step", "1"),
         {"run/config.yaml": "", "run/trained/step_000001.jsonl": "x\n"},

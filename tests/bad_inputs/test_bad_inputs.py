@@ -64,6 +64,7 @@ def test_a_broken_input_ends_in_its_message_and_exit_code(
         assert code in EXIT_CODES, (name, text)
         assert "defect" not in text, (name, text)
         assert "Traceback" not in text, (name, text)
+        assert "\x1b" not in text, (name, text)
         assert not any(value in text for value in case.variables.values()), name
         found[name] = [code, *shortened(text).splitlines()]
     file = GOLDEN / f"{kind}.json"

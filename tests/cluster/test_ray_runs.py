@@ -7,6 +7,7 @@ import asyncio
 import os
 import re
 import signal
+import stat
 import time
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -138,7 +139,7 @@ def test_a_run_goes_on_after_that_and_on_fewer_ranks(broken: Broken) -> None:
     assert rlrun("audit", str(broken.run_dir)).code == 0
 
 
-def test_ray_of_this_machine_ends_with_the_run(tmp_path: Path) -> None:
+def test_ray_of_this_machine_asks_for_a_token_and_ends_with_the_run(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = start(run_dir, "cluster=ray", "grpo=async", "grpo.max_num_steps=1000")
     wait_for_step(run_dir, 2, process)
@@ -146,6 +147,9 @@ def test_ray_of_this_machine_ends_with_the_run(tmp_path: Path) -> None:
     names = " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in started)
     assert "raylet" in names
     assert "gcs_server" in names
+    (gcs,) = [pid for pid in started if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert b"RAY_AUTH_MODE=token\0" in Path(f"/proc/{gcs}/environ").read_bytes()
+    assert stat.S_IMODE((Path.home() / ".ray" / "auth_token").stat().st_mode) == 0o600
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 143, out

@@ -8,7 +8,7 @@ import ray
 from ray.util import get_placement_group
 from ray.util.placement_group import placement_group, remove_placement_group
 
-from rlrun.cluster.ray_runtime import Runtime
+from rlrun.cluster.ray_runtime import Runtime, _environment
 from rlrun.errors import ConfigError, EnvironmentDown
 from tests.cluster.conftest import ray_config, settings
 
@@ -37,3 +37,12 @@ def test_places_that_others_have_are_an_error_and_no_wait_without_end(ray_addres
 def test_no_cluster_at_the_address_is_an_error(nowhere: str) -> None:
     with pytest.raises(EnvironmentDown, match="no Ray cluster is reached"):
         Runtime(settings(ray_config(nowhere)))
+
+
+def test_secrets_are_not_among_what_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray logs the variables that it is given for its Ray actors."""
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("HF_HOME", "/models")
+    passed = _environment()
+    assert passed["HF_HOME"] == "/models"
+    assert "hf_secret" not in passed.values()

@@ -6,7 +6,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rlrun.config import load
-from rlrun.config.flags import _quoted
+from rlrun.config.flags import quoted
 from rlrun.errors import Problem
 from tests.config.config_problems import QUICK, only_problem, problems
 
@@ -238,7 +238,7 @@ def test_malformed_flags_are_refused() -> None:
 
 @pytest.mark.parametrize("value", ["[1,2", "a\\boxed{(.+)}", 'a"b', "${x", "x\\", '\\"', ""])
 def test_the_suggested_quotes_give_the_value_that_was_meant(value: str) -> None:
-    override = OverridesParser.create().parse_override(f"key={_quoted(value)}")
+    override = OverridesParser.create().parse_override(f"key={quoted(value)}")
     assert override.value() == value
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
+import os
 from collections.abc import Callable
 from enum import Enum
 from pathlib import Path
@@ -14,6 +15,7 @@ from rlrun.config import load
 from rlrun.config.keys import Leaf, run_keys
 from rlrun.config.recipe_text import recipe_text
 from rlrun.config.variants import discover
+from rlrun.config.yaml_file import read_yaml
 from rlrun.errors import ConfigError
 from tests.config.config_problems import QUICK
 
@@ -199,3 +201,9 @@ def test_relative_paths_are_written_so_that_they_hold_from_any_folder(
     assert written["data"]["train"]["source"] == str(tmp_path / "rows.jsonl")
     assert written["env"]["reward_function"] == f"{tmp_path / 'mine.py'}:score"
     assert written["policy"]["model"] == "rlrun:tiny"
+
+
+def test_a_pipe_beside_recipes_is_no_wait_without_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (mistake,) = read_yaml(tmp_path / "pipe.yaml").mistakes
+    assert "no regular file" in mistake.what

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from rlrun.config import load
-from rlrun.config.model_words import is_recurrent, may_have_routers
-from rlrun.errors import ConfigError
+from rlrun.config.model_words import is_recurrent, may_have_routers, words_of
+from rlrun.config.schema import Policy
+from rlrun.errors import ConfigError, DataError
 from rlrun.inputs import check_model
 from rlrun.models import resolve_model
+from rlrun.planning.shape import check_weights, config_of, shape_of
 from tests.config.config_problems import only_problem
 from tests.factories import config
 
@@ -79,3 +81,43 @@ def test_the_config_json_of_a_folder_decides(tmp_path: Path) -> None:
 def test_a_model_that_is_fetched_is_looked_at_before_it_is_loaded() -> None:
     with pytest.raises(ConfigError, match="has no router"):
         check_model(replace(config().policy, freeze_moe_router=True))
+
+
+def test_words_that_are_nested_without_end_are_none(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"a":' * 400 + "{}" + "}" * 400)
+    assert words_of(str(tmp_path), {}) is None
+
+
+def policy_with(tmp_path: Path, **words: Any) -> Policy:
+    """The tiny model with another config.json, as no save_pretrained would write it."""
+    folder = Path(shutil.copytree(resolve_model("rlrun:tiny"), tmp_path / "model"))
+    own = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(own | words))
+    return replace(config().policy, model=str(folder))
+
+
+def test_quantized_weights_are_refused(tmp_path: Path) -> None:
+    quantized = {"quant_method": "gptq", "bits": 4}
+    with pytest.raises(ConfigError, match="quantized"):
+        check_model(policy_with(tmp_path, quantization_config=quantized))
+
+
+@pytest.mark.parametrize("words", [{"num_attention_heads": 0}, {"text_config": 5}])
+def test_a_model_that_cannot_be_built_is_a_data_error(
+    tmp_path: Path, words: dict[str, object]
+) -> None:
+    policy = policy_with(tmp_path, **words)
+    with pytest.raises(DataError, match=r"cannot be built|cannot be used"):
+        shape_of(policy, config_of(policy))
+
+
+def test_weights_of_another_shape_than_the_configuration_says_are_refused(tmp_path: Path) -> None:
+    policy = policy_with(tmp_path, hidden_size=64)
+    with pytest.raises(DataError, match=r"model\.safetensors: .* by config\.json \["):
+        check_weights(policy, config_of(policy))
+
+
+@pytest.mark.parametrize("model", ["rlrun:tiny", "rlrun:tiny-hybrid"])
+def test_weights_are_as_the_configuration_says(model: str) -> None:
+    policy = replace(config().policy, model=model)
+    check_weights(policy, config_of(policy))

@@ -79,3 +79,19 @@ def test_invalid_utf8_in_a_column_is_an_error(load, tmp_path):
     pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
     with pytest.raises(DataError, match="Invalid UTF8"):
         load("rows.parquet")
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.array([2**50], pyarrow.timestamp("ms")),
+        pyarrow.array([2**62], pyarrow.duration("ms")),
+        pyarrow.array([1], pyarrow.timestamp("us", tz="Mars/Phobos")),
+    ],
+    ids=["date", "duration", "zone"],
+)
+def test_a_time_that_python_cannot_hold_is_an_error_with_its_rows(load, tmp_path, column):
+    table = pyarrow.table({"problem": ["a"], "answer": ["1"], "when": column})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    with pytest.raises(DataError, match=r"rows\.parquet:1: a value of the rows 1 to 1 has no form"):
+        load("rows.parquet")

@@ -17,7 +17,7 @@ from tests.env.episodes import episode
 CODE = """
 import asyncio, threading, time
 from rlrun.interfaces import Environment
-from rlrun.types import EnvStep
+from rlrun.types import EnvStep, Failure
 
 GO_ON = {"role": "user", "content": "go on"}
 
@@ -58,9 +58,32 @@ def nan(response, answer): return float("nan")
 def text(response, answer): return "1.0"
 def no_parts(response, answer): return {}
 def bad_part(response, answer): return {"a": 1.0, "b": None}
+def huge(response, answer): return 10**400
+def unwritable(response, answer): return 10**5000
+def no_sum(response, answer): return {"a": 1e308, "b": 1e308}
+def silent(response, answer):
+    class Silent(Exception):
+        def __str__(self): return None
+    raise Silent
 def where(response, answer): return float(threading.current_thread() is threading.main_thread())
 def no_arguments(): return 1.0
 not_callable = 3
+
+WRONG = {
+    "text": {"reward": "1"},
+    "huge": {"reward": 10**400},
+    "parts": {"reward": 1.0, "rewards": {"a": "x"}},
+    "no parts": {"reward": 1.0, "rewards": None},
+    "number": {"reward": 1.0, "rewards": {1: 1.0}},
+    "said": {"messages": "go on"},
+    "words": {"messages": ("go on",)},
+    "no role": {"messages": ({"content": "x"},)},
+    "content": {"messages": ({"role": "user", "content": 5},)},
+    "calls": {"messages": ({"role": "assistant", "content": "", "tool_calls": ["f"]},)},
+    "read": {"reward": 1.0, "extracted": 5},
+    "why": {"failure": "down"},
+    "kind": {"failure": Failure("down", "why")},
+}
 
 class Echo(Environment):
     def __init__(self, bonus=0.0): self.bonus, self.closed = bonus, False
@@ -75,6 +98,7 @@ class Echo(Environment):
         if episode.response == "nan": return EnvStep(reward=float("nan"))
         if episode.response == "other": return 1.0
         if episode.response == "neither": return EnvStep()
+        if episode.response in WRONG: return EnvStep(**WRONG[episode.response])
         return EnvStep(reward=self.bonus)
     async def close(self): self.closed = True
 
@@ -138,6 +162,10 @@ def test_reward_functions(code, name, reward, parts):
         ("nan", FailureKind.REWARD_ERROR, "nan"),
         ("text", FailureKind.REWARD_ERROR, "'1.0'"),
         ("no_parts", FailureKind.REWARD_ERROR, "empty"),
+        ("huge", FailureKind.REWARD_ERROR, "reward=1000"),
+        ("unwritable", FailureKind.REWARD_ERROR, "a value of type int"),
+        ("no_sum", FailureKind.REWARD_ERROR, "has no sum"),
+        ("silent", FailureKind.REWARD_ERROR, "Silent"),
         ("bad_part", FailureKind.REWARD_ERROR, "b=None"),
         ("one_field", FailureKind.REWARD_ERROR, "bonus"),
     ],
@@ -282,6 +310,19 @@ def test_user_environment_gets_its_options_and_answers(code):
         ("neither", FailureKind.ENV_ERROR, "exactly one"),
         ("nan", FailureKind.ENV_ERROR, "nan"),
         ("other", FailureKind.ENV_ERROR, "not an EnvStep"),
+        ("text", FailureKind.ENV_ERROR, "reward='1'"),
+        ("huge", FailureKind.ENV_ERROR, "reward=1000"),
+        ("parts", FailureKind.ENV_ERROR, "rewards={'a': 'x'}"),
+        ("no parts", FailureKind.ENV_ERROR, "rewards=None"),
+        ("number", FailureKind.ENV_ERROR, "rewards={1: 1.0}"),
+        ("said", FailureKind.ENV_ERROR, "messages='go on'"),
+        ("words", FailureKind.ENV_ERROR, "messages=('go on',)"),
+        ("no role", FailureKind.ENV_ERROR, "messages=({'content'"),
+        ("content", FailureKind.ENV_ERROR, "messages=({'role'"),
+        ("calls", FailureKind.ENV_ERROR, "messages=({'role'"),
+        ("read", FailureKind.ENV_ERROR, "extracted=5"),
+        ("why", FailureKind.ENV_ERROR, "failure='down'"),
+        ("kind", FailureKind.ENV_ERROR, "failure=Failure("),
     ],
 )
 def test_faults_of_a_user_environment_are_failures(code, response, kind, told):
@@ -327,6 +368,8 @@ def test_options_without_an_environment_are_refused(code):
         ("my_code.py:no_arguments", "fn(response, answer, **row)"),
         ("my_code.py:both", "both response and responses"),
         ("my_code.py:Echo", "not a function"),
+        ("my_code:length:more", "no module"),
+        ("x" * 300 + ".py:f", "cannot be looked up: File name too long"),
         ("broken.py:f", "SyntaxError"),
         ("raising.py:f", "ZeroDivisionError"),
         ("needs.py:f", "no_such_dependency"),
@@ -383,3 +426,18 @@ def test_row_fields_cannot_replace_response_and_answer(code):
     clash.prompt.row.payload.update({"response": "other", "answer": "other"})
     (step,) = steps(env(reward_function=f"{code}:length"), clash)
     assert step.reward == 3.0
+
+
+@pytest.mark.parametrize(
+    ("tools", "told"),
+    [("'add'", "tools='add'"), ("('add', 'ad')", "'ad' in tools"), ("5", "tools=5")],
+)
+def test_tools_of_a_dialogue_must_be_its_methods(tmp_path, tools, told):
+    path = tmp_path / "tools.py"
+    path.write_text(
+        "from rlrun.env.dialogue import Dialogue\n"
+        f"class Talk(Dialogue):\n    tools = {tools}\n"
+        "    def act(self, said): return said\n    def add(self, a): return a\n"
+    )
+    keys, text = problem(environment=f"{path}:Talk")
+    assert keys == ("environment",) and told in text

@@ -254,11 +254,12 @@ def test_the_trend_is_of_passed_runs_of_this_version_on_this_machine() -> None:
         entry(1.0, "a", name="run.v0"),
         entry(1.0, "b", machine="other"),
         entry(1.0, "c", passed=False),
+        entry(1.0, "e", step_s=None),
         entry(1.0, "now"),
         entry(5.0, "d"),
     ]
     assert baseline_step_s(entries, "run.v1", "this", "now") == 5.0
-    assert baseline_step_s(entries[:4], "run.v1", "this", "now") is None
+    assert baseline_step_s(entries[:5], "run.v1", "this", "now") is None
 
 
 def test_a_nightly_is_in_the_trend_once_and_a_torn_line_is_repaired(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def test_the_sampling_of_validation_is_the_runs_too() -> None:
     ("fields", "named"),
     [
         ({"temperature": 1.0}, "temperature"),
+        ({"temperature": 10**400}, "temperature"),
         ({"temperature": 0.7, "top_p": 1.0}, "top_p"),
         ({"top_k": -1}, "top_k"),
         ({"top_k": 0, "temperature": 0.7}, "top_k"),

@@ -101,6 +101,7 @@ def test_all_mistakes_are_listed_at_once() -> None:
         ({}, "--from, --mean-seconds, --mean-tokens"),
         ({"mean_seconds": 1.0, "mean_tokens": 1.0}, "--from, --mean-seconds, --mean-tokens"),
         ({"mean_seconds": float("nan"), "train_seconds": 1.0}, "--mean-seconds=nan"),
+        ({"mean_seconds": 1e308, "train_seconds": 1.0}, "--mean-seconds=1e+308"),
         ({"log_sd": 6.0}, "--log-sd=6.0"),
         ({"log_sd": -0.1}, "--log-sd=-0.1"),
         ({"prompt_correlation": 1.5}, "--prompt-correlation=1.5"),
