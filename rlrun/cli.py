@@ -61,7 +61,7 @@ def resume(run_dir: RunDirArgument, overrides: Overrides = None) -> None:
     run(run_dir, overrides or [])
 
 
-@app.command()
+@app.command(short_help="Check a run before it starts: data, rewards, sizes.")
 def check(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
@@ -101,7 +101,7 @@ def config(
     schema: Annotated[bool, typer.Option("--schema", help="JSON Schema of all keys.")] = False,
     diff: Annotated[
         tuple[str, str] | None,
-        typer.Option("--diff", help="Two recipes or config.yaml files to compare."),
+        typer.Option("--diff", help="Two run directories or recipes to compare."),
     ] = None,
 ) -> None:
     """Show the resolved run.
@@ -120,17 +120,23 @@ def config(
 
 
 @app.command()
-def recipes(name: Annotated[str | None, typer.Argument()] = None) -> None:
+def recipes(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Recipe to show; all are listed if unset.", show_default=False),
+    ] = None,
+    config_dir: ConfigDir = None,
+) -> None:
     """List the recipes, or show one.
 
     Example: rlrun recipes quickstart
     """
     from rlrun.config import show
 
-    _out(show.recipes_text(name))
+    _out(show.recipes_text(name, config_dir=config_dir))
 
 
-@app.command()
+@app.command(short_help="Score responses offline, a JSON line for each.")
 def score(
     file: Annotated[Path, typer.Argument(help='JSONL of {"response", "gold"} or stored rollouts.')],
     overrides: Overrides = None,
@@ -145,7 +151,7 @@ def score(
     typer.echo(str(score_stored(file, overrides or [], config_dir, sys.stdout)), err=True)
 
 
-@app.command(name="eval")
+@app.command(name="eval", short_help="Evaluate a model or run: accuracy and pass@k.")
 def evaluate(
     model_or_run: Annotated[
         str,
@@ -201,7 +207,7 @@ def evaluate(
         _out(json.dumps(report.to_json(), indent=2, ensure_ascii=False))
 
 
-@app.command()
+@app.command(short_help="Write a policy as a Hugging Face folder.")
 def export(
     run_dir: RunDirArgument,
     destination: Annotated[
@@ -233,7 +239,7 @@ def export(
         run(run_dir, destination, console, step=step, merge=merge, dtype=dtype)
 
 
-@app.command()
+@app.command(short_help="Prove that every prompt was used exactly once.")
 def audit(run_dir: RunDirArgument) -> None:
     """Prove that every prompt of an epoch was used exactly once, over all restarts.
 
@@ -246,18 +252,26 @@ def audit(run_dir: RunDirArgument) -> None:
     report.raise_if_failed()
 
 
-for command in (look.view, look.report, look.plot, simulate.simulate):
-    app.command()(command)
+for command, summary in (
+    (look.view, "Look at steps and rollouts in the terminal."),
+    (look.report, "Write a report or comparison of runs as HTML."),
+    (look.plot, "Draw curves of runs in the terminal or as PNG."),
+    (simulate.simulate, "Foresee what grpo=async would bring."),
+):
+    app.command(short_help=summary)(command)
 
 
-@app.command()
+@app.command(short_help="Run recipes, and assert what they promise.")
 def nightly(
     tier: Annotated[
         str, typer.Option(help="Hardware of the runs: cpu, 1gpu, 1node or multinode.")
     ] = "cpu",
     recipes: Annotated[
         str | None,
-        typer.Option(help="Recipes, separated by commas; all that have a nightly file if unset."),
+        typer.Option(
+            help="Names or files of recipes, separated by commas; unset: all that have a nightly "
+            "file."
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -299,7 +313,7 @@ gym = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(gym)
+app.add_typer(gym, short_help="NeMo Gym: set up its servers, or run them.")
 
 
 @gym.command(name="setup")
@@ -357,13 +371,21 @@ def command_names() -> list[str]:
     return commands + [str(group.info.name) for group in groups if group is not None]
 
 
+_COMPARES = (
+    "rlrun report RUN_DIR RUN_DIR compares runs, rlrun config --diff RUN_DIR RUN_DIR their settings"
+)
+
+
 def _misuse(error: TyperException) -> str:
     """The message about a command line that cannot be read."""
     if sys.argv[1:] in ([], ["gym"]):
         return error.format_message()
     command = " ".join(["rlrun", *(name for name in sys.argv[1:2] if name in command_names())])
     what = error.format_message().rstrip(".")
-    return f"error: {command}: {what}. {command} --help says what it takes."
+    if sys.argv[1:2] == ["compare"]:
+        what = f"No such command 'compare'. {_COMPARES}"
+    end = "" if what.endswith("?") else "."
+    return f"error: {command}: {what}{end} {command} --help says what it takes."
 
 
 def main() -> None:

@@ -17,7 +17,15 @@ from typing import TextIO
 
 from rlrun.activity import Activity
 from rlrun.live_view import LiveView
-from rlrun.step_line import WINDOW, collapse_notice, fit, reward_fields, step_fields, step_text
+from rlrun.step_line import (
+    WINDOW,
+    collapse_notice,
+    fit,
+    reward_fields,
+    silence_notice,
+    step_fields,
+    step_text,
+)
 from rlrun.step_line import trend as trend_of
 from rlrun.terminal import plain_console
 
@@ -46,6 +54,8 @@ class Console:
         self._rewards: list[float] = []
         self._seconds: deque[float] = deque(maxlen=WINDOW)
         self._collapse_told = False
+        self._silent = 0
+        self._silence_told = False
 
     def __enter__(self) -> Console:
         """Shows warnings of the loggers from here on."""
@@ -116,6 +126,19 @@ class Console:
         text = None if self._collapse_told else collapse_notice(self._rewards)
         if text is not None:
             self._collapse_told = True
+            self.warning(text)
+        self._tell_silence(metrics)
+
+    def _tell_silence(self, metrics: Mapping[str, float | None]) -> None:
+        """Warns, once per stretch of them, of steps that change no weight."""
+        skipped = metrics.get("train/skipped_update")
+        if skipped is None:
+            return
+        self._silent = self._silent + 1 if skipped else 0
+        self._silence_told &= self._silent > 0
+        text = silence_notice(self._silent, metrics.get("train/reward_mean"))
+        if text is not None and not self._silence_told:
+            self._silence_told = True
             self.warning(text)
 
     def finish(self, lines: Iterable[str]) -> None:

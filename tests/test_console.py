@@ -180,6 +180,15 @@ def test_a_collapse_is_noticed_once() -> None:
     assert 18 <= warnings[0] <= 22
 
 
+def test_steps_that_change_no_weight_are_noticed_once_in_a_row_of_them() -> None:
+    silent = {"train/reward_mean": 0.0, "train/skipped_update": 1.0}
+    heard = {"train/reward_mean": 0.1, "train/skipped_update": 0.0}
+    lines = output_of(*[silent] * 4, heard, *[silent] * 7, heard, *[silent] * 5)
+    told = [n for n, line in enumerate(lines) if line.startswith("warning: nothing was learned")]
+    assert [sum(line.startswith("step") for line in lines[:n]) for n in told] == [10, 18]
+    assert "same reward (mean 0). Read them with `rlrun view`" in lines[told[0]]
+
+
 def test_a_collapse_counts_the_steps_before_a_resume() -> None:
     file = io.StringIO()
     with Console(file) as console:

@@ -315,7 +315,10 @@ def test_a_reward_that_does_not_tell_right_from_wrong_is_unverified(code: Path) 
 def test_an_environment_that_goes_on_is_unverified(code: Path) -> None:
     line = rewards(code, "environment", "Dialogue")
     assert line.verdict is Verdict.UNVERIFIED
-    assert "another turn" in line.detail
+    assert "another turn" in line.detail and "grpo.max_rollout_turns=1" in line.detail
+    assert "grpo.max_rollout_turns" in line.remedy
+    line = rewards(code, "environment", "Dialogue", "grpo.max_rollout_turns=2")
+    assert "another turn" in line.detail and "scale=smoke" in line.remedy
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from functools import cache
 from pathlib import Path
 
 from rlrun.config.compose import Composition
+from rlrun.config.foreign import find_key
 from rlrun.config.interpolation import Resolver
 from rlrun.config.keys import Keys, Leaf, all_keys, keys_of, variants_with
-from rlrun.config.nemo_rl import FSDP_ALONE, find_nemo_rl_key
+from rlrun.config.nemo_rl import FSDP_ALONE, NEMO_RL
 from rlrun.config.origin import Assignment, Origin, OriginKind
 from rlrun.config.paths import conf_dir
 from rlrun.config.report import Report
@@ -25,8 +26,12 @@ from rlrun.config.values import (
     range_text,
     shown,
 )
+from rlrun.config.verl import VERL
 from rlrun.config.yaml_file import read_yaml
 from rlrun.interfaces import REGISTRY
+
+_LIBRARIES = {"NeMo RL": NEMO_RL, "verl": VERL}
+"""Keys that people bring along."""
 
 _HOW_TO_GIVE = {
     "policy.model": "Give policy.model=FOLDER_OR_NAME, or choose policy/model=tiny",
@@ -148,9 +153,10 @@ class _Settler:
             if key.partition(".")[0] not in self._composition.doubtful:
                 self._foreign[key] = assignment
             return
-        nemo_rl = find_nemo_rl_key(key)
-        if nemo_rl is not None:
-            self._report.add(assignment.where, f"{key} is a key of NeMo RL", nemo_rl, key)
+        found = {name: said for name, table in _LIBRARIES.items() if (said := find_key(key, table))}
+        if found:
+            what = f"{key} is a key of {' and '.join(found)}"
+            self._report.add(assignment.where, what, [*found.values()][0], key)
             return
         holder = self._keys.holder(assignment.path)
         if holder is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config import load
+from rlrun.config.recipes import find_recipe
 from rlrun.config.schema import RunConfig
 from rlrun.errors import ConfigError, EnvironmentDown, Problem
 from rlrun.nightly.assertions import metric_mistakes
@@ -18,6 +19,7 @@ from rlrun.nightly.spec import (
     ParitySpec,
     RunSpec,
     files_without_recipe,
+    nightly_file,
     nightly_recipes,
     read_spec,
 )
@@ -80,7 +82,8 @@ def make_plan(tier: str, recipes: Sequence[str] | None, config_dir: Path | None)
 
     Args:
         tier: Runs of other tiers are left out; their settings are not composed.
-        recipes: Names of recipes; None for all that have a nightly file.
+        recipes: Names of recipes, or files that end in .yaml; None for all that have a name and a
+            nightly file.
         config_dir: A folder of further recipes.
 
     Raises:
@@ -148,12 +151,29 @@ def _chosen(
     recipes: Sequence[str] | None, config_dir: Path | None, problems: list[Problem]
 ) -> list[Path]:
     there = nightly_recipes(config_dir)
+    files: list[Path] = []
     for name in recipes or ():
-        if name not in there:
+        if name.endswith((".yaml", ".yml")):
+            files += _file(name, problems)
+        elif name not in there:
             what = f"{name!r} is no recipe with a nightly file"
             problems.append(Problem("--recipes", what, meant(name, there, "There are")))
     names = there if recipes is None else [name for name in there if name in recipes]
-    return [there[name] for name in names]
+    return [*(there[name] for name in names), *files]
+
+
+def _file(name: str, problems: list[Problem]) -> list[Path]:
+    """A recipe that is named by its file, or what is wrong with that."""
+    path = find_recipe(name, [])
+    if path is None:
+        remedy = "Give the recipe's own file; its nightly file is found beside it"
+        problems.append(Problem("--recipes", f"there is no recipe {name}", remedy))
+    elif not nightly_file(path).is_file():
+        what = f"{name} has no nightly file beside it"
+        problems.append(Problem("--recipes", what, f"Write {nightly_file(path)}"))
+    else:
+        return [path.absolute()]
+    return []
 
 
 def _case(
