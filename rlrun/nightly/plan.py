@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config import load
-from rlrun.config.recipes import find_recipe
+from rlrun.config.paths import display
+from rlrun.config.recipes import find_recipe, recipe_folders
 from rlrun.config.schema import RunConfig
 from rlrun.errors import ConfigError, EnvironmentDown, Problem
 from rlrun.nightly.assertions import metric_mistakes
@@ -153,27 +154,20 @@ def _chosen(
     there = nightly_recipes(config_dir)
     files: list[Path] = []
     for name in recipes or ():
-        if name.endswith((".yaml", ".yml")):
-            files += _file(name, problems)
-        elif name not in there:
+        path = find_recipe(name, recipe_folders(config_dir))
+        if path is None:
+            remedy = meant(name, there, "There are")
+            if name.endswith((".yaml", ".yml")):
+                remedy = "Give the recipe's own file; its nightly file is found beside it"
             what = f"{name!r} is no recipe with a nightly file"
-            problems.append(Problem("--recipes", what, meant(name, there, "There are")))
+            problems.append(Problem("--recipes", what, remedy))
+        elif not nightly_file(path).is_file():
+            what = f"{name} has no nightly file beside it"
+            problems.append(Problem("--recipes", what, f"Write {display(nightly_file(path))}"))
+        elif name not in there:
+            files.append(path.absolute())
     names = there if recipes is None else [name for name in there if name in recipes]
     return [*(there[name] for name in names), *files]
-
-
-def _file(name: str, problems: list[Problem]) -> list[Path]:
-    """A recipe that is named by its file, or what is wrong with that."""
-    path = find_recipe(name, [])
-    if path is None:
-        remedy = "Give the recipe's own file; its nightly file is found beside it"
-        problems.append(Problem("--recipes", f"there is no recipe {name}", remedy))
-    elif not nightly_file(path).is_file():
-        what = f"{name} has no nightly file beside it"
-        problems.append(Problem("--recipes", what, f"Write {nightly_file(path)}"))
-    else:
-        return [path.absolute()]
-    return []
 
 
 def _case(

@@ -153,6 +153,7 @@ RUN_BY = {
     ("extend.md", "def short_answers"): "tests/docs/test_commands_run.py",
     ("extend.md", "def rare_answers"): "tests/env/test_python_env.py",
     ("extend.md", "class Riddle"): "tests/env/test_dialogue.py",
+    ("quickstart.md", "def short_answers"): "tests/docs/test_commands_run.py",
     ("migration_trl.md", "GRPOTrainer("): "nothing: it is a program for TRL",
     ("serving.md", "openai.OpenAI("): "tests/serve/test_server.py",
 }

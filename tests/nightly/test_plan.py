@@ -132,8 +132,10 @@ def test_a_recipe_may_be_named_by_its_file(write_nightly: WriteNightly) -> None:
     ):
         make_plan("cpu", [str(folder / "own.yaml")], None)
     for name in ("missing.yaml", str(folder / "other.nightly.yaml")):
-        with pytest.raises(ConfigError, match="there is no recipe .*Give the recipe's own file"):
+        with pytest.raises(ConfigError, match="is no recipe .*Give the recipe's own file"):
             make_plan("cpu", [name], None)
+    with pytest.raises(ConfigError, match=r"own has no nightly file beside it\. Write"):
+        make_plan("cpu", ["own"], folder)
 
 
 def test_parity_names_two_runs_of_the_file(write_nightly: WriteNightly) -> None:
