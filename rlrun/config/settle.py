@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -180,6 +181,8 @@ class _Settler:
         # must run with either schedule by that flag alone.
         replaced = slot in self._composition.rescaled
         replaced |= slot == "grpo" and slot in self._composition.flagged
+        # A resolved run names every key of its choice, and is to be tried with another one.
+        replaced |= slot in self._composition.flagged and self._names_all(slot, variants)
         if replaced and assignment.kind is OriginKind.RECIPE:
             return
         # For the same reason, what does nothing there may stay.
@@ -190,6 +193,19 @@ class _Settler:
             remedy += f"; at its default {default} it may stay"
         what = f"{key} is a key of {owners}, but {slot}={chosen} is chosen"
         self._report.add(assignment.where, what, remedy, key)
+
+    def _names_all(self, slot: str, variants: Sequence[str]) -> bool:
+        """Whether the recipe names every key of a variant, of a slot whose variants share meanings.
+
+        Not so a loss: what clips the ratio of one is far too wide for another.
+        """
+        recipe = OriginKind.RECIPE
+        given = {one.key for one in self._composition.assignments if one.kind is recipe}
+        given |= {".".join(key.split(".")[:2]) for key in given}
+        return slot != "loss" and any(
+            given >= set(keys_of(REGISTRY[f"{slot}/{variant}"], slot).leaves)
+            for variant in variants
+        )
 
     def _check_missing(self, needed: str | None) -> None:
         doubtful = {group.partition("/")[0] for group in self._composition.doubtful}
