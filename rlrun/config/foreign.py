@@ -68,7 +68,8 @@ def _remedy(target: Target) -> str:
         case Renamed(key, note, variant):
             if not available(variant):
                 return _unavailable(str(variant))
-            return f"Here it is {key}" + (f" ({note})" if note else "")
+            choice = f", with {variant.replace('/', '=')}" if variant else ""
+            return f"Here it is {key}{choice}" + (f" ({note})" if note else "")
         case Chosen(group, choice, note):
             if not available(f"{group}/{choice}"):
                 return _unavailable(f"{group}/{choice}")
