@@ -43,6 +43,7 @@ $(BROWSER): | $(READY)
 
 quickstart: setup  ## train the embedded model on two-digit addition, about half a minute on two cores
 	$(BIN)/rlrun train +recipe=quickstart
+	@echo "rlrun is $(BIN)/rlrun: \". $(BIN)/activate\" makes it a command of this terminal"
 
 smollm2: $(SMOLLM2)/config.json  ## the pretrained model of +recipe=smollm2_135m: 98 MB, then 270 MB
 

@@ -31,7 +31,7 @@ from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import Generator, RunningCluster, variant_of
 from rlrun.learner.bfloat16 import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
-from rlrun.machine import set_up_torch
+from rlrun.machine import set_up_torch, versions
 from rlrun.prepare import MismatchGuard
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.report import write_report
@@ -99,6 +99,7 @@ def _run(
     resumed: bool = False,
 ) -> None:
     run_dir.open_log()
+    log.info("%s", versions())
     set_up_torch(config)
     try:
         with StopSignal() as stop:

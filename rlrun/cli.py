@@ -31,19 +31,21 @@ app = typer.Typer(
 # In the order in which --help lists them.
 app.command()(run.train)
 app.command()(run.resume)
-app.command()(run.check)
+app.command(short_help="Check a run before it starts: data, rewards, sizes.")(run.check)
 app.command()(run.config)
 app.command()(run.recipes)
-app.command()(policy.score)
-app.command(name="eval")(policy.evaluate)
-app.command()(policy.export)
-app.command()(look.audit)
-app.command()(look.view)
-app.command()(look.report)
-app.command()(look.plot)
-app.command()(simulate.simulate)
-app.command()(nightly.nightly)
-app.add_typer(gym.gym)
+app.command(short_help="Score responses offline, a JSON line for each.")(policy.score)
+app.command(name="eval", short_help="Evaluate a model or run: accuracy and pass@k.")(
+    policy.evaluate
+)
+app.command(short_help="Write a policy as a Hugging Face folder.")(policy.export)
+app.command(short_help="Prove that every prompt was used exactly once.")(look.audit)
+app.command(short_help="Look at steps and rollouts in the terminal.")(look.view)
+app.command(short_help="Write a report or comparison of runs as HTML.")(look.report)
+app.command(short_help="Draw curves of runs in the terminal or as PNG.")(look.plot)
+app.command(short_help="Foresee what grpo=async would bring.")(simulate.simulate)
+app.command(short_help="Run recipes, and assert what they promise.")(nightly.nightly)
+app.add_typer(gym.gym, short_help="NeMo Gym: set up its servers, or run them.")
 
 
 def command_names() -> list[str]:
@@ -57,13 +59,21 @@ def command_names() -> list[str]:
     return commands + [str(group.info.name) for group in groups if group is not None]
 
 
+_COMPARES = (
+    "rlrun report RUN_DIR RUN_DIR compares runs, rlrun config --diff RUN_DIR RUN_DIR their settings"
+)
+
+
 def _misuse(error: TyperException) -> str:
     """The message about a command line that cannot be read."""
     if sys.argv[1:] in ([], ["gym"]):
         return error.format_message()
     command = " ".join(["rlrun", *(name for name in sys.argv[1:2] if name in command_names())])
     what = error.format_message().rstrip(".")
-    return f"error: {command}: {what}. {command} --help says what it takes."
+    if sys.argv[1:2] == ["compare"]:
+        what = f"No such command 'compare'. {_COMPARES}"
+    end = "" if what.endswith("?") else "."
+    return f"error: {command}: {what}{end} {command} --help says what it takes."
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 """What a run says while it goes on: a live view on a terminal, elsewhere one line per step.
 
 Colours appear on a terminal only, and not if NO_COLOR is set. Warnings of rlrun's loggers come out
-here as well, so a notice is said the same way whatever part of the code it comes from.
+here as well, so a notice is said the same way whatever part of the code it comes from. What is said
+here goes to the log, too: the terminal is gone when somebody asks what the run said.
 """
 
 from __future__ import annotations
@@ -17,7 +18,15 @@ from typing import TextIO
 
 from rlrun.activity import Activity
 from rlrun.live_view import LiveView
-from rlrun.step_line import WINDOW, collapse_notice, fit, reward_fields, step_fields, step_text
+from rlrun.step_line import (
+    WINDOW,
+    collapse_notice,
+    fit,
+    reward_fields,
+    silence_notice,
+    step_fields,
+    step_text,
+)
 from rlrun.step_line import trend as trend_of
 from rlrun.terminal import plain_console
 
@@ -46,6 +55,8 @@ class Console:
         self._rewards: list[float] = []
         self._seconds: deque[float] = deque(maxlen=WINDOW)
         self._collapse_told = False
+        self._silent = 0
+        self._silence_told = False
 
     def __enter__(self) -> Console:
         """Shows warnings of the loggers from here on."""
@@ -71,9 +82,14 @@ class Console:
         """Says something that the user should know and that asks for nothing."""
         self._print(f"note: {text}", "cyan")
 
-    def warning(self, text: str) -> None:
-        """Says something that the user may have to act on."""
-        self._print(f"warning: {text}", "yellow")
+    def warning(self, text: str, *, logged: bool = False) -> None:
+        """Says something that the user may have to act on.
+
+        Args:
+            text: What.
+            logged: Whether the log has it already.
+        """
+        self._print(f"warning: {text}", "yellow", logged=logged)
 
     def watch(self, activity: Callable[[], Activity]) -> None:
         """From now on this says what the run does at the moment; it is asked in a thread."""
@@ -104,18 +120,32 @@ class Console:
             self._seconds.append(seconds)
         left, trend = self._time_left(step), trend_of(self._rewards)
         head = step_text(step, self._total)
+        activity = self._activity() if self._activity is not None else None
+        fields = step_fields(metrics, trend, left, activity)
+        _log.info("%s", fit(head, fields, MAX_WIDTH))
         if self._live is None:
-            activity = self._activity() if self._activity is not None else None
-            fields = step_fields(metrics, trend, left, activity)
-            self._print(fit(head, fields, min(MAX_WIDTH, self._width())))
+            self._print(fit(head, fields, min(MAX_WIDTH, self._width())), logged=True)
         else:
             self._live.step(step, metrics, self._rewards, trend, left)
             told = [f for f in reward_fields(metrics, None) if f.startswith("validation")]
             if told:
-                self._print(fit(head, told, self._rich.width))
+                self._print(fit(head, told, self._rich.width), logged=True)
         text = None if self._collapse_told else collapse_notice(self._rewards)
         if text is not None:
             self._collapse_told = True
+            self.warning(text)
+        self._tell_silence(metrics)
+
+    def _tell_silence(self, metrics: Mapping[str, float | None]) -> None:
+        """Warns, once per stretch of them, of steps that change no weight."""
+        skipped = metrics.get("train/skipped_update")
+        if skipped is None:
+            return
+        self._silent = self._silent + 1 if skipped else 0
+        self._silence_told &= self._silent > 0
+        text = silence_notice(self._silent, metrics.get("train/reward_mean"))
+        if text is not None and not self._silence_told:
+            self._silence_told = True
             self.warning(text)
 
     def finish(self, lines: Iterable[str]) -> None:
@@ -131,7 +161,9 @@ class Console:
     def _width(self) -> int:
         return self._rich.width if self._rich.is_terminal else MAX_WIDTH
 
-    def _print(self, text: str, style: str = "") -> None:
+    def _print(self, text: str, style: str = "", *, logged: bool = False) -> None:
+        if not logged:
+            _log.info("%s", text)
         try:
             self._rich.tell(text, style)
         except OSError as error:
@@ -154,4 +186,4 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Says the message; its traceback, if any, is for log.txt."""
-        self._console.warning(record.getMessage())
+        self._console.warning(record.getMessage(), logged=True)

@@ -92,7 +92,12 @@ def plan_in_words(config: RunConfig, stream: PromptStream) -> list[str]:
     steps = (
         "an open number of steps" if grpo.max_num_steps is None else f"{grpo.max_num_steps} steps"
     )
-    epochs = "" if stream.total is None else f", at most {stream.total} prompts in all"
+    epochs = ""
+    if stream.total is not None:
+        epochs = f", at most {stream.total} prompts in all"
+        enough_for = -(-stream.total // prompts)
+        if grpo.max_num_steps is None or enough_for < grpo.max_num_steps:
+            epochs += f": {enough_for} step{'s' * (enough_for != 1)} (grpo.max_num_epochs)"
     lines = [
         f"{steps} of {prompts} prompts x {samples} samples = {trajectories} trajectories "
         f"(up to {tokens} sampled tokens) and {updates} optimizer update{'s' * (updates > 1)} each",

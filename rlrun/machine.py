@@ -4,17 +4,33 @@
 from __future__ import annotations
 
 import os
+import platform
 import random
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 import torch
 from transformers.utils.logging import disable_progress_bar
 
+from rlrun import __version__
 from rlrun.compute import use_threads
 from rlrun.config.schema import RunConfig
 from rlrun.derived import thread_counts
 from rlrun.errors import ConfigError, Problem
 from rlrun.interfaces import Device
+
+PACKAGES = ("torch", "transformers", "vllm", "ray", "peft")
+"""Whose versions change what a run computes, where they are installed."""
+
+
+def versions() -> str:
+    """What a run is made with: rlrun, Python, packages."""
+    found = {"rlrun": __version__, "Python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
 def set_up_torch(config: RunConfig, num_threads: int | None = None) -> None:

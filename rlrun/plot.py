@@ -17,12 +17,13 @@ from rlrun.metrics import why_never_logged
 from rlrun.png_chart import Curve, Panel, draw
 from rlrun.run_dir import RunDir
 from rlrun.step_line import number
-from rlrun.terminal import plain_console, sparkline, visible
+from rlrun.terminal import columns, plain_console, sparkline, visible
 
 DEFAULTS = (
     "train/reward_mean",
     "validation/accuracy",
     "train/loss",
+    "train/kl_to_reference",
     "train/entropy",
     "correction/mismatch_kl",
     "correction/ess",
@@ -33,6 +34,7 @@ DEFAULTS = (
 """What is drawn if nothing is named: those of them that a run has."""
 
 _WIDTH = 60
+_NARROWEST = 8
 
 
 def plot_runs(
@@ -75,16 +77,26 @@ def plot_runs(
         write_file(path, draw(panels))
         console.tell(str(path))
         return
+    heads = ["metric", *(["run"] if len(runs) > 1 else []), "first", "last"]
+    rows = [
+        [panel.title, *([curve.name] if len(runs) > 1 else []), number(first), number(last)]
+        for panel, curve in _curves(panels)
+        for (_, first), (_, last) in [(curve.points[0], curve.points[-1])]
+    ]
+    taken = sum(2 + max(map(columns, column)) for column in zip(heads, *rows, strict=True))
+    # A curve that is folded reads as two.
+    width = max(_NARROWEST, min(_WIDTH, console.width - taken))
     table = Table(box=None, pad_edge=False, show_edge=False)
-    for title in ("metric", *(["run"] if len(runs) > 1 else []), "first", "last", "over the steps"):
+    for title in (*heads, "over the steps"):
         table.add_column(title, overflow="fold")
-    for panel in panels:
-        for curve in panel.curves:
-            values = [value for _, value in curve.points]
-            row = [panel.title, *([curve.name] if len(runs) > 1 else [])]
-            ends = number(values[0]), number(values[-1])
-            table.add_row(*row, *ends, sparkline(values, target, _WIDTH))
+    for row, (_, curve) in zip(rows, _curves(panels), strict=True):
+        table.add_row(*row, sparkline([value for _, value in curve.points], target, width))
     console.print(table)
+
+
+def _curves(panels: Sequence[Panel]) -> list[tuple[Panel, Curve]]:
+    """Every curve with the panel that it is in."""
+    return [(panel, curve) for panel in panels for curve in panel.curves]
 
 
 def _check(metrics: Sequence[str], png: bool, out: Path | None) -> None:

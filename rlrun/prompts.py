@@ -87,10 +87,12 @@ class PromptStream:
         """What the user should know about the size of the data set, a sentence each."""
         if self.len_per_epoch >= num_prompts_per_step:
             return []
+        what = "a step then trains on a prompt repeatedly, as trajectory groups of different epochs"
+        if self.total is not None and self.total <= num_prompts_per_step:
+            what = f"the run is one step of {self.total}; grpo.max_num_epochs makes it longer"
         return [
             f"the data set has {self.len_per_epoch} prompts, fewer than "
-            f"grpo.num_prompts_per_step={num_prompts_per_step}: a step then trains on a prompt "
-            "more than once, as trajectory groups of different epochs"
+            f"grpo.num_prompts_per_step={num_prompts_per_step}: {what}"
         ]
 
     def state(self) -> dict[str, Any]:

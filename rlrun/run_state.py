@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import time
+
 from rlrun.run_dir import RunDir
 from rlrun.status import RunState
+from rlrun.step_line import duration
 
 _ENDS = {"max_steps": "all steps made", "data_end": "all data used", "time_limit": "time limit"}
 
@@ -15,7 +18,10 @@ def reason_in_words(reason: str) -> str:
 
 
 def state_in_words(run_dir: RunDir) -> str:
-    """State, reason and step of a run; one that says it runs and holds no lock was killed.
+    """State, reason and last step of a run; one that says it runs and holds no lock was killed.
+
+    Of a run that did not end by itself also how long ago it said so: at its start, then after each
+    step.
 
     Raises:
         StorageError: status.json is damaged.
@@ -27,4 +33,7 @@ def state_in_words(run_dir: RunDir) -> str:
     if status.state is RunState.RUNNING and not run_dir.in_use():
         state = f"killed (process {status.pid} said it runs, but nothing holds the run directory)"
     reason = f" ({reason_in_words(status.reason)})" if status.reason not in ("", state) else ""
-    return f"{state}{reason}, step {status.step}"
+    ago = ""
+    if status.state is RunState.RUNNING:
+        ago = f", {duration(max(0.0, time.time() - status.time))} ago"
+    return f"{state}{reason}, step {status.step}{ago}"

@@ -12,6 +12,9 @@ from rlrun.terminal import columns, cut
 WINDOW = 10
 """Steps that the trend of the reward, its collapse and the time left are judged by."""
 
+SILENT = 5
+"""Steps in a row without an update after which it is said that nothing is learned."""
+
 
 def step_fields(
     metrics: Mapping[str, float | None],
@@ -128,6 +131,18 @@ def collapse_notice(rewards: Sequence[float]) -> str | None:
         f"the reward has collapsed: {number(last)} on average over the last {WINDOW} steps, "
         f"{number(first)} over the first {WINDOW}. Look at the worst samples with `rlrun view`; "
         "a lower policy.optimizer.lr is the usual remedy."
+    )
+
+
+def silence_notice(silent: int, reward: float | None) -> str | None:
+    """A warning after ``SILENT`` steps in a row that changed no weight; ``reward`` is the mean."""
+    if silent < SILENT:
+        return None
+    mean = "" if reward is None else f" (mean {number(reward)})"
+    return (
+        f"nothing was learned in the last {silent} steps: all samples of every prompt had the same "
+        f"reward{mean}. Read them with `rlrun view`: the verifier does not find the answers, or "
+        "the prompts are too hard or too easy."
     )
 
 

@@ -1,25 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables of docs/migration_nemo_rl.md from that in rlrun/config/nemo_rl.py.
+"""Writes the tables of docs/migration_*.md from those in rlrun/config/nemo_rl.py and verl.py.
 
-What stands above the mark in the page is written by hand and stays.
+What stands above the mark in a page is written by hand and stays.
 
-python scripts/docs_migration.py            writes the file
-python scripts/docs_migration.py --check    exits with 1 if the file is not current
+python scripts/docs_migration.py            writes the files
+python scripts/docs_migration.py --check    exits with 1 if one is not current
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+from rlrun.config.foreign import Absent, Chosen, Renamed, Target
 from rlrun.config.keys import all_keys
-from rlrun.config.nemo_rl import NEMO_RL, Absent, Chosen, Renamed, Target
+from rlrun.config.nemo_rl import NEMO_RL
 from rlrun.config.variants import discover
+from rlrun.config.verl import VERL
 
-TARGET = Path(__file__).resolve().parent.parent / "docs" / "migration_nemo_rl.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
-MARK = "<!-- From here on made by scripts/docs_migration.py from rlrun/config/nemo_rl.py. -->\n"
+MARK = "<!-- From here on made by scripts/docs_migration.py from rlrun/config/{}.py. -->\n"
 
 SAME = """
 grpo.num_prompts_per_step grpo.num_generations_per_prompt grpo.max_num_steps grpo.max_num_epochs
@@ -37,7 +40,7 @@ cluster.num_nodes
 """.split()
 """Keys that NeMo RL has too and that mean the same here."""
 
-SECTIONS = {
+NEMO_RL_SECTIONS = {
     "grpo.async_grpo": "`grpo.async_grpo`",
     "grpo": "`grpo`",
     "reward_penalties": "`reward_penalties`",
@@ -51,23 +54,65 @@ SECTIONS = {
     "cluster": "`cluster`",
     "async_rl": "`async_rl`, `data_plane` and others",
 }
-"""Headings, by the beginning of a key; the first that fits has it."""
+
+VERL_SECTIONS = {
+    "data": "`data`",
+    "actor_rollout_ref.model": "`actor_rollout_ref.model`",
+    "actor_rollout_ref.actor": "`actor_rollout_ref.actor`",
+    "actor_rollout_ref.rollout": "`actor_rollout_ref.rollout`",
+    "actor_rollout_ref": "`actor_rollout_ref`",
+    "algorithm": "`algorithm`",
+    "trainer": "`trainer`",
+    "": "Rewards, asynchronous training and others",
+}
 
 
-def render(page: str) -> str:
-    """The page with new tables."""
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page for users of a library.
+
+    Attributes:
+        name: Of the page and of the module with its table.
+        library: What it is called.
+        table: Its keys.
+        sections: Headings, by the beginning of a key; the first that fits has it, else the last.
+        same: Keys that mean the same here.
+    """
+
+    name: str
+    library: str
+    table: Mapping[str, Target]
+    sections: Mapping[str, str]
+    same: tuple[str, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The page."""
+        return DOCS / f"migration_{self.name}.md"
+
+
+PAGES = (
+    Page("nemo_rl", "NeMo RL", NEMO_RL, NEMO_RL_SECTIONS, tuple(SAME)),
+    Page("verl", "verl", VERL, VERL_SECTIONS),
+)
+
+
+def render(page: Page, text: str) -> str:
+    """A page's text with new tables."""
     discover()
-    unknown = sorted(set(SAME) - set(all_keys()))
+    unknown = sorted(set(page.same) - set(all_keys()))
     assert not unknown, f"no keys of rlrun: {unknown}"
-    above, mark, _ = page.partition(MARK)
-    assert mark, f"{TARGET}: lacks the line {MARK}"
-    same = ", ".join(f"`{key}`" for key in SAME)
-    parts = [above, mark, f"\n## Under the same name\n\n{same}.\n"]
-    rows: dict[str, list[str]] = {heading: [] for heading in SECTIONS.values()}
-    for key, target in NEMO_RL.items():
-        rows[_heading(key)].append(f"| `{key}` | {_told(target)} |\n")
+    above, mark, _ = text.partition(MARK.format(page.name))
+    assert mark, f"{page.path}: lacks the line {MARK.format(page.name)}"
+    parts = [above, mark]
+    if page.same:
+        same = ", ".join(f"`{key}`" for key in page.same)
+        parts.append(f"\n## Under the same name\n\n{same}.\n")
+    rows: dict[str, list[str]] = {heading: [] for heading in page.sections.values()}
+    for key, target in page.table.items():
+        rows[_heading(key, page.sections)].append(f"| `{key}` | {_told(target)} |\n")
     for heading, lines in rows.items():
-        parts.append(f"\n## {heading}\n\n| NeMo RL | here |\n|---|---|\n")
+        parts.append(f"\n## {heading}\n\n| {page.library} | here |\n|---|---|\n")
         parts.extend(lines)
     parts.append(
         "\nA section in these tables stands for every key below it that has no line of its own.\n"
@@ -75,12 +120,9 @@ def render(page: str) -> str:
     return "".join(parts)
 
 
-def _heading(key: str) -> str:
-    return next(_headings(key), SECTIONS["async_rl"])
-
-
-def _headings(key: str) -> Iterator[str]:
-    return (text for start, text in SECTIONS.items() if f"{key}.".startswith(f"{start}."))
+def _heading(key: str, sections: Mapping[str, str]) -> str:
+    fitting = (text for start, text in sections.items() if f"{key}.".startswith(f"{start}."))
+    return next(fitting, [*sections.values()][-1])
 
 
 def _told(target: Target) -> str:
@@ -95,16 +137,19 @@ def _told(target: Target) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes or checks the page; returns the exit code."""
-    page = TARGET.read_text(encoding="utf-8")
-    text = render(page)
-    if arguments == ["--check"]:
-        current = page == text
-        if not current:
-            sys.stderr.write(f"{TARGET}: is not current. Run python scripts/docs_migration.py.\n")
-        return 0 if current else 1
-    TARGET.write_text(text, encoding="utf-8")
-    return 0
+    """Writes or checks the pages; returns the exit code."""
+    stale = 0
+    for page in PAGES:
+        before = page.path.read_text(encoding="utf-8")
+        text = render(page, before)
+        if arguments != ["--check"]:
+            page.path.write_text(text, encoding="utf-8")
+        elif text != before:
+            sys.stderr.write(
+                f"{page.path}: is not current. Run python scripts/docs_migration.py.\n"
+            )
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

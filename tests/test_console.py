@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 
 from rlrun.activity import Activity, Oldest
 from rlrun.console import Console
+from rlrun.log_file import LogFile
 from rlrun.step_line import collapse_notice, duration, fit, step_fields, trend
 from rlrun.terminal import columns
 
@@ -172,12 +174,36 @@ def test_warnings_of_the_loggers_come_out_while_it_is_open() -> None:
     assert file.getvalue() == "warning: disk full\n"
 
 
+def test_the_log_has_once_what_was_said(tmp_path: Path) -> None:
+    log = LogFile.attach(tmp_path / "log.txt")
+    with Console(io.StringIO()) as console:
+        console.say(["going to do it"])
+        console.notice("by the way")
+        console.warning("look out")
+        logging.getLogger("rlrun.somewhere").warning("disk full")
+        console.begin(40)
+        console.step(1, METRICS)
+    log.detach()
+    said = [line.split(": ", 1)[1] for line in (tmp_path / "log.txt").read_text().splitlines()]
+    assert said[:4] == ["going to do it", "note: by the way", "warning: look out", "disk full"]
+    assert said[4].startswith("step  1/40  reward 0.531") and len(said) == 5
+
+
 def test_a_collapse_is_noticed_once() -> None:
     rewards = [0.5] * 12 + [0.1] * 20
     lines = output_of(*({"train/reward_mean": reward} for reward in rewards))
     warnings = [n for n, line in enumerate(lines) if line.startswith("warning: the reward has")]
     assert len(warnings) == 1
     assert 18 <= warnings[0] <= 22
+
+
+def test_steps_that_change_no_weight_are_noticed_once_in_a_row_of_them() -> None:
+    silent = {"train/reward_mean": 0.0, "train/skipped_update": 1.0}
+    heard = {"train/reward_mean": 0.1, "train/skipped_update": 0.0}
+    lines = output_of(*[silent] * 4, heard, *[silent] * 7, heard, *[silent] * 5)
+    told = [n for n, line in enumerate(lines) if line.startswith("warning: nothing was learned")]
+    assert [sum(line.startswith("step") for line in lines[:n]) for n in told] == [10, 18]
+    assert "same reward (mean 0). Read them with `rlrun view`" in lines[told[0]]
 
 
 def test_a_collapse_counts_the_steps_before_a_resume() -> None:
@@ -228,6 +254,7 @@ PROGRAM = """
 import logging
 from rlrun.activity import Activity, Oldest
 from rlrun.console import Console
+from rlrun.log_file import LogFile
 oldest = Oldest("rows:" + "1" * 90, "math", 212.3)
 with Console() as console:
     console.say(["40 steps"])

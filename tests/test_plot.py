@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from rlrun.errors import ConfigError, StorageError
+from rlrun.metrics import is_declared
 from rlrun.plot import plot_runs
 from rlrun.png_chart import Curve, Panel, draw
 from rlrun.run_dir import RunDir
@@ -36,6 +37,15 @@ def test_curves_are_drawn_in_the_terminal(run: Path) -> None:
     assert "train/reward_mean" in text and "correction/ess" in text
     assert len(shown(run, metrics=("age/max",)).splitlines()) == 2
     assert "run" in shown(run, run, metrics=("age/max",)).splitlines()[0].split()
+
+
+def test_a_curve_is_a_line_of_80_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    runs = [make_run(tmp_path / name, steps=70) for name in ("synchronous", "asynchronous")]
+    for roots in ([runs[0]], runs):
+        lines = shown(*roots).splitlines()
+        assert all(is_declared(line.split()[0]) for line in lines[1:])
+        assert 75 <= max(map(len, lines)) <= 80
 
 
 def test_a_picture_has_a_panel_per_metric_and_all_runs(run: Path, tmp_path: Path) -> None:

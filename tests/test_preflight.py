@@ -49,6 +49,12 @@ def found(name: str, *overrides: str) -> CheckLine:
     return line
 
 
+def test_a_plan_that_the_rows_end_says_after_how_many_steps() -> None:
+    plan = " ".join(line.detail for line in lines("data.train.limit=20") if line.name == "plan")
+    assert "40 steps of 16 prompts" in plan
+    assert "at most 20 prompts in all: 2 steps (grpo.max_num_epochs)" in plan
+
+
 def write_model(folder: Path, config: str) -> None:
     """A model's folder whose weights hold nothing."""
     (folder / "config.json").write_text(config)
@@ -315,7 +321,10 @@ def test_a_reward_that_does_not_tell_right_from_wrong_is_unverified(code: Path) 
 def test_an_environment_that_goes_on_is_unverified(code: Path) -> None:
     line = rewards(code, "environment", "Dialogue")
     assert line.verdict is Verdict.UNVERIFIED
-    assert "another turn" in line.detail
+    assert "another turn" in line.detail and "grpo.max_rollout_turns=1" in line.detail
+    assert "grpo.max_rollout_turns" in line.remedy
+    line = rewards(code, "environment", "Dialogue", "grpo.max_rollout_turns=2")
+    assert "another turn" in line.detail and "scale=smoke" in line.remedy
 
 
 @pytest.mark.parametrize(

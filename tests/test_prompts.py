@@ -108,6 +108,8 @@ def test_data_set_smaller_than_a_step_is_said():
     assert stream(10).notices(10) == []
     (notice,) = stream(10).notices(11)
     assert "10 prompts" in notice and "num_prompts_per_step=11" in notice
+    assert "repeatedly" in notice and stream(10, epochs=2).notices(11) == [notice]
+    assert "the run is one step of 10; grpo.max_num_epochs" in stream(10, epochs=1).notices(11)[0]
 
 
 def test_stream_of_nothing_is_refused():

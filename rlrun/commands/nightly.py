@@ -18,7 +18,10 @@ def nightly(
     ] = "cpu",
     recipes: Annotated[
         str | None,
-        typer.Option(help="Recipes, separated by commas; all that have a nightly file if unset."),
+        typer.Option(
+            help="Names or files of recipes, separated by commas; unset: all that have a nightly "
+            "file."
+        ),
     ] = None,
     out: Annotated[
         Path | None,

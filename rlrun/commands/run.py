@@ -86,7 +86,7 @@ def config(
     schema: Annotated[bool, typer.Option("--schema", help="JSON Schema of all keys.")] = False,
     diff: Annotated[
         tuple[str, str] | None,
-        typer.Option("--diff", help="Two recipes or config.yaml files to compare."),
+        typer.Option("--diff", help="Two run directories or recipes to compare."),
     ] = None,
 ) -> None:
     """Show the resolved run.
@@ -107,11 +107,17 @@ def config(
         typer.echo(show.origin_text(loaded) if origin else loaded.yaml())
 
 
-def recipes(name: Annotated[str | None, typer.Argument()] = None) -> None:
+def recipes(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Recipe to show; all are listed if unset.", show_default=False),
+    ] = None,
+    config_dir: ConfigDir = None,
+) -> None:
     """List the recipes, or show one.
 
     Example: rlrun recipes quickstart
     """
     from rlrun.config import show
 
-    typer.echo(show.recipes_text(name))
+    typer.echo(show.recipes_text(name, config_dir=config_dir))

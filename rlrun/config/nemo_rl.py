@@ -3,43 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from rlrun.interfaces import REGISTRY
-
-
-@dataclass(frozen=True, slots=True)
-class Renamed:
-    """The same setting under another name.
-
-    Attributes:
-        key: The key here.
-        note: What else is different, a sentence part.
-        variant: The "slot/variant" that has the key, where it is not every one.
-    """
-
-    key: str
-    note: str = ""
-    variant: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """The setting is a choice of a config group here."""
-
-    group: str
-    choice: str
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """There is no such setting, for a reason."""
-
-    reason: str
-
-
-Target = Renamed | Chosen | Absent
+from rlrun.config.foreign import Absent, Chosen, Renamed, Target
 
 FSDP_ALONE = (
     "Nothing to set: cluster=ray spreads the model over cluster.num_learner_ranks by FSDP2; there "
@@ -391,35 +355,3 @@ def _all() -> dict[str, Target]:
 
 NEMO_RL: dict[str, Target] = _all()
 """By NeMo RL's key; a section stands for every key below it that is not listed itself."""
-
-
-def find_nemo_rl_key(key: str) -> str | None:
-    """What to do about a key, as a remedy, if NeMo RL has it; None otherwise."""
-    names = key.split(".")
-    for end in range(len(names), 0, -1):
-        target = NEMO_RL.get(".".join(names[:end]))
-        if target is not None:
-            return _remedy(target)
-    return None
-
-
-def available(variant: str | None) -> bool:
-    """Whether a variant exists in this version; None stands for what every run has."""
-    return variant is None or variant in REGISTRY
-
-
-def _remedy(target: Target) -> str:
-    match target:
-        case Renamed(key, note, variant):
-            if not available(variant):
-                return _unavailable(str(variant))
-            return f"Here it is {key}" + (f" ({note})" if note else "")
-        case Chosen(group, choice, note):
-            if not available(f"{group}/{choice}"):
-                return _unavailable(f"{group}/{choice}")
-            return f"Here it is the choice {group}={choice}" + (f" ({note})" if note else "")
-    return target.reason
-
-
-def _unavailable(variant: str) -> str:
-    return f"Nothing to set: this version has no {variant.replace('/', '=')}"

@@ -253,7 +253,8 @@ class DataSource(Checked):
                 yield (
                     (key, "source"),
                     f"{key}={value!r} has no effect with source={self.source}",
-                    f"Remove it, or write {key}={'{}' if key == 'options' else 'null'}",
+                    f"Remove it, or write {key}={'{}' if key == 'options' else 'null'}; with "
+                    "data=default nothing is set",
                 )
 
 

@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
 from rlrun.config.compose import Composition
+from rlrun.config.foreign import find_key
 from rlrun.config.interpolation import Resolver
 from rlrun.config.keys import Keys, Leaf, all_keys, keys_of, variants_with
-from rlrun.config.nemo_rl import FSDP_ALONE, find_nemo_rl_key
+from rlrun.config.nemo_rl import FSDP_ALONE, NEMO_RL
 from rlrun.config.origin import Assignment, Origin, OriginKind
 from rlrun.config.paths import conf_dir
 from rlrun.config.report import Report
@@ -25,8 +27,12 @@ from rlrun.config.values import (
     range_text,
     shown,
 )
+from rlrun.config.verl import VERL
 from rlrun.config.yaml_file import read_yaml
 from rlrun.interfaces import REGISTRY
+
+_LIBRARIES = {"NeMo RL": NEMO_RL, "verl": VERL}
+"""Keys that people bring along."""
 
 _HOW_TO_GIVE = {
     "policy.model": "Give policy.model=FOLDER_OR_NAME, or choose policy/model=tiny",
@@ -148,9 +154,10 @@ class _Settler:
             if key.partition(".")[0] not in self._composition.doubtful:
                 self._foreign[key] = assignment
             return
-        nemo_rl = find_nemo_rl_key(key)
-        if nemo_rl is not None:
-            self._report.add(assignment.where, f"{key} is a key of NeMo RL", nemo_rl, key)
+        found = {name: said for name, table in _LIBRARIES.items() if (said := find_key(key, table))}
+        if found:
+            what = f"{key} is a key of {' and '.join(found)}"
+            self._report.add(assignment.where, what, [*found.values()][0], key)
             return
         holder = self._keys.holder(assignment.path)
         if holder is not None:
@@ -174,6 +181,8 @@ class _Settler:
         # must run with either schedule by that flag alone.
         replaced = slot in self._composition.rescaled
         replaced |= slot == "grpo" and slot in self._composition.flagged
+        # A resolved run names every key of its choice, and is to be tried with another one.
+        replaced |= slot in self._composition.flagged and self._names_all(slot, variants)
         if replaced and assignment.kind is OriginKind.RECIPE:
             return
         # For the same reason, what does nothing there may stay.
@@ -184,6 +193,19 @@ class _Settler:
             remedy += f"; at its default {default} it may stay"
         what = f"{key} is a key of {owners}, but {slot}={chosen} is chosen"
         self._report.add(assignment.where, what, remedy, key)
+
+    def _names_all(self, slot: str, variants: Sequence[str]) -> bool:
+        """Whether the recipe names every key of a variant, of a slot whose variants share meanings.
+
+        Not so a loss: what clips the ratio of one is far too wide for another.
+        """
+        recipe = OriginKind.RECIPE
+        given = {one.key for one in self._composition.assignments if one.kind is recipe}
+        given |= {".".join(key.split(".")[:2]) for key in given}
+        return slot != "loss" and any(
+            given >= set(keys_of(REGISTRY[f"{slot}/{variant}"], slot).leaves)
+            for variant in variants
+        )
 
     def _check_missing(self, needed: str | None) -> None:
         doubtful = {group.partition("/")[0] for group in self._composition.doubtful}

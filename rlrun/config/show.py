@@ -3,15 +3,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 from rlrun.config.diff import as_overrides, diff
 from rlrun.config.load import Loaded
-from rlrun.config.paths import display
-from rlrun.config.recipes import get_recipe, list_recipes
+from rlrun.config.paths import display, recipes_dir
+from rlrun.config.recipes import RecipeInfo, get_recipe, list_recipes
 from rlrun.config.values import shown
 from rlrun.errors import ConfigError, Problem
+
+WIDTH = 80
+"""Columns of the list of recipes."""
 
 
 def origin_text(loaded: Loaded) -> str:
@@ -41,7 +45,7 @@ def diff_text(left: str, right: str, *, config_dir: Path | None = None) -> str:
 
 
 def recipes_text(name: str | None = None, *, config_dir: Path | None = None) -> str:
-    """All recipes with the first line of their headers, or one recipe's file.
+    """All recipes, each with the first sentence of its header, or one recipe's file.
 
     Raises:
         ConfigError: There is no recipe of that name.
@@ -53,11 +57,26 @@ def recipes_text(name: str | None = None, *, config_dir: Path | None = None) -> 
         except UnicodeDecodeError as error:
             what = f"is not UTF-8 (byte {error.start})"
             raise ConfigError([Problem(display(path), what, "Save it as UTF-8")]) from error
-    rows = [
-        (info.name, info.header.partition("\n")[0], display(info.path))
-        for info in list_recipes(config_dir)
-    ]
-    return _table(("recipe", "what it is", "file"), rows)
+    infos = list_recipes(config_dir)
+    margin = 2 + max(len(info.name) for info in infos)
+    return "\n".join(
+        textwrap.fill(
+            _what_it_is(info),
+            WIDTH,
+            initial_indent=info.name.ljust(margin),
+            subsequent_indent=" " * margin,
+            break_on_hyphens=False,
+        )
+        for info in infos
+    )
+
+
+def _what_it_is(info: RecipeInfo) -> str:
+    """The first sentence of the header, and of a recipe that is not ours the file."""
+    paragraph = " ".join(info.header.partition("\n\n")[0].split())
+    sentence, stop, _ = paragraph.partition(". ")
+    text = sentence + stop.strip()
+    return text if info.path.parent == recipes_dir() else f"{text} ({display(info.path)})"
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

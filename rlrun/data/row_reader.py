@@ -169,7 +169,7 @@ class RowReader:
         return ({"role": "system", "content": self._system_prompt}, *messages)
 
     def _answer(self, record: Mapping[str, Any], where: str) -> str:
-        value = record.get(self._answer_field)
+        value = _inside(record, self._answer_field)
         if value is None:
             if not self._needs_answer:
                 return ""
@@ -182,6 +182,16 @@ class RowReader:
         if not text:
             raise BadRow("empty answer", f"field {self._answer_field!r} is {shown(value)}")
         return text
+
+
+def _inside(record: Mapping[str, Any], name: str) -> object:
+    """The field of a name; where the row has none, what a name with dots leads to inside of one."""
+    if name in record:
+        return record[name]
+    value: object = record
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def answer_text(value: object, field: str) -> str:

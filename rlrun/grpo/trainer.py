@@ -310,4 +310,7 @@ def _failure(fail: Fail) -> RlrunError:
     """The error that a run ends with when its scheduler gives up."""
     cause = f" The original error: {fail.error}" * bool(fail.error)
     kind = EnvironmentDown if fail.error.startswith(FailureKind.ENV_DOWN) else GenerationError
-    return kind("rollout", fail.reason + "." + cause)
+    remedy = ""
+    if fail.error.startswith((FailureKind.REWARD_ERROR, FailureKind.ENV_ERROR)):
+        remedy = "Correct the environment or reward function; rlrun check tries it with two answers"
+    return kind("rollout", fail.reason + "." + cause, remedy)

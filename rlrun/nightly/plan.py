@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.config import load
-from rlrun.config.paths import is_dir
+from rlrun.config.paths import display, is_dir
+from rlrun.config.recipes import find_recipe, recipe_folders
 from rlrun.config.schema import RunConfig
 from rlrun.errors import ConfigError, EnvironmentDown, Problem
 from rlrun.nightly.assertions import metric_mistakes
@@ -19,6 +20,7 @@ from rlrun.nightly.spec import (
     ParitySpec,
     RunSpec,
     files_without_recipe,
+    nightly_file,
     nightly_recipes,
     read_spec,
 )
@@ -81,7 +83,8 @@ def make_plan(tier: str, recipes: Sequence[str] | None, config_dir: Path | None)
 
     Args:
         tier: Runs of other tiers are left out; their settings are not composed.
-        recipes: Names of recipes; None for all that have a nightly file.
+        recipes: Names of recipes, or files that end in .yaml; None for all that have a name and a
+            nightly file.
         config_dir: A folder of further recipes.
 
     Raises:
@@ -152,12 +155,22 @@ def _chosen(
     recipes: Sequence[str] | None, config_dir: Path | None, problems: list[Problem]
 ) -> list[Path]:
     there = nightly_recipes(config_dir)
+    files: list[Path] = []
     for name in recipes or ():
-        if name not in there:
+        path = find_recipe(name, recipe_folders(config_dir))
+        if path is None:
+            remedy = meant(name, there, "There are")
+            if name.endswith((".yaml", ".yml")):
+                remedy = "Give the recipe's own file; its nightly file is found beside it"
             what = f"{name!r} is no recipe with a nightly file"
-            problems.append(Problem("--recipes", what, meant(name, there, "There are")))
+            problems.append(Problem("--recipes", what, remedy))
+        elif not nightly_file(path).is_file():
+            what = f"{name} has no nightly file beside it"
+            problems.append(Problem("--recipes", what, f"Write {display(nightly_file(path))}"))
+        elif name not in there:
+            files.append(path.absolute())
     names = there if recipes is None else [name for name in there if name in recipes]
-    return [there[name] for name in names]
+    return [*(there[name] for name in names), *files]
 
 
 def _case(

@@ -40,7 +40,7 @@ async def look_at_environment(config: RunConfig, prompt: Prompt | None) -> list[
         )
     finally:
         await environment.close()
-    return [_judge(right, wrong, answer)]
+    return [_judge(right, wrong, answer, config.grpo.max_rollout_turns)]
 
 
 async def _open(environment: Environment) -> None:
@@ -109,7 +109,7 @@ async def _bounded(asked: Awaitable[list[EnvStep]], count: int) -> list[EnvStep]
         return [EnvStep(failure=Failure(FailureKind.TIMEOUT, message))] * count
 
 
-def _judge(right: EnvStep, wrong: EnvStep, answer: str) -> CheckLine:
+def _judge(right: EnvStep, wrong: EnvStep, answer: str, max_turns: int) -> CheckLine:
     for step in (right, wrong):
         if step.failure is not None:
             return CheckLine(
@@ -120,13 +120,12 @@ def _judge(right: EnvStep, wrong: EnvStep, answer: str) -> CheckLine:
                 exit_code=4,
             )
     if right.reward is None or wrong.reward is None:
-        return CheckLine(
-            "environment",
-            Verdict.UNVERIFIED,
-            "it answers with another turn instead of a reward",
-            "A short run shows its rewards: scale=smoke",
-            2,
-        )
+        detail = "it answers with another turn instead of a reward"
+        remedy = "A short run shows its rewards: scale=smoke"
+        if max_turns == 1:
+            detail += ", and grpo.max_rollout_turns=1 leaves room for none: that ends with reward 0"
+            remedy = "Set grpo.max_rollout_turns to the turns of the longest dialogue"
+        return CheckLine("environment", Verdict.UNVERIFIED, detail, remedy, STRICT_EXIT_CODE)
     detail = f"answer {answer!r} scores {right.reward}, a wrong one scores {wrong.reward}"
     if right.reward > wrong.reward:
         return CheckLine("environment", Verdict.PASS, detail)

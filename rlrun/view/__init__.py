@@ -49,6 +49,8 @@ _SUMMARY = (
     ("validation/reward_mean", "validation reward"),
     ("train/response_tokens_mean", "response tokens"),
     ("train/truncated_fraction", "truncated"),
+    ("train/zero_variance_groups", "groups of one reward"),
+    ("train/kl_to_reference", "KL to reference"),
     ("train/entropy", "entropy"),
     ("age/mean", "age"),
     ("perf/step_s", "seconds per step"),

@@ -95,4 +95,4 @@ def _summarize(console: SteadyConsole, path: Path, lines: Sequence[ValidationLin
     truncated = sum(line["truncated"] for line in lines)
     console.print(table)
     if truncated:
-        console.tell(f"{truncated} samples were cut by a limit")
+        console.tell(f"{truncated} of {len(lines)} samples cut by a limit")

@@ -349,3 +349,16 @@ def test_loading_is_quick_and_imports_no_heavy_library() -> None:
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (run.stdout.strip(), run.stderr) == ("[] True", "")
+
+
+def test_a_resolved_run_is_tried_with_another_choice(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(load([QUICK, "env=calculator"]).yaml(), encoding="utf-8")
+    for choice in ("env=math", "generation=vllm", "cluster=ray", "grpo=async"):
+        slot, _, variant = choice.partition("=")
+        loaded = load([f"+recipe={file}", choice])
+        assert loaded.variants[slot] == variant
+        assert loaded.values["generation.max_new_tokens"] == 28
+    # The bounds of one loss are not those of another, so that they must be looked at.
+    with pytest.raises(ConfigError, match="loss=gspo is chosen"):
+        load([f"+recipe={file}", "loss=gspo"])

@@ -3,8 +3,9 @@ from collections.abc import Callable
 
 import pytest
 
+from rlrun.config.foreign import Absent, Chosen, Renamed, available, find_key
 from rlrun.config.keys import all_keys
-from rlrun.config.nemo_rl import NEMO_RL, Absent, Chosen, Renamed, available, find_nemo_rl_key
+from rlrun.config.nemo_rl import NEMO_RL
 from rlrun.config.paths import conf_dir
 from rlrun.config.variants import discover
 from tests.config.config_problems import QUICK, problems
@@ -89,10 +90,8 @@ def flags_of(prefix: str) -> list[str]:
 
 
 def test_keys_of_the_asynchronous_schedule_are_explained() -> None:
-    remedy = find_nemo_rl_key("grpo.async_grpo.max_trajectory_age_steps")
-    assert remedy is not None
-    wanted = "grpo.max_trajectory_age_steps" if available("grpo/async") else "no grpo=async"
-    assert wanted in remedy
+    remedy = find_key("grpo.async_grpo.max_trajectory_age_steps", NEMO_RL)
+    assert remedy == "Here it is grpo.max_trajectory_age_steps, with grpo=async"
 
 
 def test_every_line_of_a_pasted_section_is_answered(recipe: Recipe) -> None:

@@ -121,6 +121,19 @@ def test_worked_solutions_load_by_configuration_alone(load):
     assert content(loaded) == "How many?"
 
 
+def test_an_answer_inside_of_another_field_is_named_with_dots(load):
+    scorer = {"style": "rule", "ground_truth": "72"}
+    record = {"prompt": [{"role": "user", "content": "How many?"}], "reward_model": scorer}
+    row = load(lines(record), answer_field="reward_model.ground_truth").rows[0]
+    assert row.answer == "72" and row.payload == {"reward_model": scorer}
+    # A field that has the dots in its own name is meant first.
+    both = {**record, "reward_model.ground_truth": "8"}
+    assert load(lines(both), answer_field="reward_model.ground_truth").rows[0].answer == "8"
+    for name in ("reward_model.truth", "reward_model.style.name", "prompt.ground_truth"):
+        with pytest.raises(DataError, match=f"no field '{name}'"):
+            load(lines(record), answer_field=name)
+
+
 def test_pattern_with_a_group_is_a_regular_expression_whose_last_match_counts(load):
     record = {"problem": "x", "answer": r"first \boxed{1}, then \boxed{2}"}
     assert load(lines(record), answer_pattern=r"\\boxed\{(.*?)\}").rows[0].answer == "2"

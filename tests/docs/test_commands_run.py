@@ -15,6 +15,8 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from tests.conftest import DOCUMENTED
@@ -69,19 +71,38 @@ def lay_out(page: Path, folder: Path, found: list[Command], a_run: Path) -> None
             shutil.copytree(a_run, folder / name)
     answers = '{"response": "It is \\\\boxed{4}.", "gold": "4"}\n'
     recipe, rows = recipe_of(page), rows_of(page)
+    promised = [text for _, text in blocks(page, "yaml") if text.startswith("runs:")]
     files = {
         **dict.fromkeys(("mine.yaml", "my_recipe.yaml", "path/to/it.yaml"), recipe),
         **dict.fromkeys(("rows.jsonl", "held_out.jsonl", "my_rows.jsonl"), rows),
         **dict.fromkeys(("answers.jsonl", "FILE"), answers),
+        **dict.fromkeys(("mine.nightly.yaml",) * len(promised), "".join(promised)),
         "my_rewards.py": "\n".join(
             code_of(page, f"def {name}_answers") for name in ("short", "rare")
         ),
         "riddle.py": code_of(page, "class Riddle"),
         "rewards.py": "def correct(response, answer, **row):\n    return 1.0\n",
     }
+    if "gsm8k/train.parquet" in recipe:
+        write_rows_of_verl(folder / "gsm8k")
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(content, encoding="utf-8")
+
+
+def write_rows_of_verl(folder: Path) -> None:
+    """Two files as verl's examples prepare GSM8K."""
+    row = {
+        "data_source": "openai/gsm8k",
+        "prompt": [{"role": "user", "content": "What is 30 + 42?"}],
+        "ability": "math",
+        "reward_model": {"ground_truth": "72", "style": "rule"},
+        "extra_info": {"index": 0, "split": "train"},
+    }
+    folder.mkdir()
+    for name in ("train", "test"):
+        table = pyarrow.Table.from_pylist([row] * 4)
+        pyarrow.parquet.write_table(table, folder / f"{name}.parquet")
 
 
 def recipe_of(page: Path) -> str:

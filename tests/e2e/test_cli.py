@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -65,6 +66,7 @@ def test_help_names_every_command() -> None:
     assert done.code == 0
     listed = {line.split()[0] for line in done.out.partition("Commands:")[2].splitlines() if line}
     assert listed == set(COMMANDS)
+    assert "..." not in done.out.partition("Commands:")[2]
     promised = ("train", "resume", "check", "config", "recipes", "score", "view", "audit")
     assert listed >= set(promised)
 
@@ -118,6 +120,8 @@ def test_the_same_mistake_is_the_same_error_in_every_command(command: str) -> No
         (("recipes", "quikstart"), 2, "quickstart"),
         (("config", "--diff", "quickstart", "quikstart"), 2, "quickstart"),
         (("nonsense",), 2, "nonsense"),
+        (("reports", "gone"), 2, "'report', 'export'? rlrun --help"),
+        (("compare", "gone"), 2, "rlrun report RUN_DIR RUN_DIR compares"),
         (("train", "--fast"), 2, "rlrun train --help"),
         (("resume",), 2, "rlrun resume --help"),
         (("eval",), 2, "rlrun eval --help"),
@@ -192,10 +196,16 @@ def test_diff_shows_what_differs_and_nothing_else() -> None:
     assert [line.split() for line in lines.splitlines()[1:]] == [["grpo.seed", "42", "7"]]
 
 
-def test_recipes_lists_every_recipe_and_shows_one() -> None:
+def test_recipes_lists_every_recipe_and_shows_one(tmp_path: Path) -> None:
     listed = forked("recipes").out.splitlines()
     recipes = [info.name for info in list_recipes()]
-    assert [line.split()[0] for line in listed] == ["recipe", *recipes]
+    assert [line.split()[0] for line in listed if line[0] != " "] == recipes
+    assert max(map(len, listed)) <= 80
+    (tmp_path / "zz_mine.yaml").write_text(
+        "# Mine, of two\n# lines. And more.\n\ngrpo: {seed: 1}\n"
+    )
+    own = forked("recipes", "--config-dir", str(tmp_path), cwd=tmp_path).out
+    assert re.search(r"^zz_mine +Mine, of two lines\. \(zz_mine\.yaml\)", own, re.MULTILINE)
     shown = forked("recipes", "quickstart").out
     assert "grpo:" in shown and "num_prompts_per_step: 16" in shown
 

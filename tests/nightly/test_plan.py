@@ -120,6 +120,24 @@ def test_a_mistake_is_refused_with_its_line_and_a_suggestion(
         assert "own.nightly.yaml:" in str(caught.value)
 
 
+def test_a_recipe_may_be_named_by_its_file(write_nightly: WriteNightly) -> None:
+    folder = write_nightly() / "recipes"
+    plan = make_plan("cpu", [str(folder / "own.yaml")], None)
+    assert [(case.recipe, case.spec.name) for case in plan.cases] == [
+        (folder / "own.yaml", "grpo-tiny-1n0g-sync")
+    ]
+    (folder / "own.nightly.yaml").rename(folder / "other.nightly.yaml")
+    with pytest.raises(
+        ConfigError, match=r"no nightly file beside it\. Write .*own\.nightly\.yaml"
+    ):
+        make_plan("cpu", [str(folder / "own.yaml")], None)
+    for name in ("missing.yaml", str(folder / "other.nightly.yaml")):
+        with pytest.raises(ConfigError, match="is no recipe .*Give the recipe's own file"):
+            make_plan("cpu", [name], None)
+    with pytest.raises(ConfigError, match=r"own has no nightly file beside it\. Write"):
+        make_plan("cpu", ["own"], folder)
+
+
 def test_parity_names_two_runs_of_the_file(write_nightly: WriteNightly) -> None:
     parity = """\
 parity:
