@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from rlrun.advantage.group import zero_variance
 from rlrun.scheduler.decisions import Admit
 from rlrun.scheduler.events import GroupCancelled, GroupFailed, GroupFinished, Verdict
 from rlrun.stragglers import GroupSpan
@@ -25,7 +24,10 @@ _OUTCOMES: Mapping[type[GroupEnd], str] = {
 
 
 def judge(
-    admit: Admit, group: TrajectoryGroup, scored_needed: int, drop_without_signal: bool
+    admit: Admit,
+    group: TrajectoryGroup,
+    scored_needed: int,
+    lacks_signal: Callable[[TrajectoryGroup], bool] | None,
 ) -> GroupFinished | GroupFailed:
     """What has become of a group that was rolled out.
 
@@ -33,7 +35,7 @@ def judge(
         admit: What it was rolled out for.
         group: The group.
         scored_needed: Samples that must have a reward for the group to be of use.
-        drop_without_signal: A group of constant reward is not to be trained.
+        lacks_signal: Which groups are not to be trained; None for all that have what is needed.
     """
     failures = [t.failure for t in group.trajectories if t.failure is not None]
     scored = sum(t.failure is None and not t.flagged for t in group.trajectories)
@@ -53,9 +55,7 @@ def judge(
             error = f"{failures[0].kind}: {failures[0].message}"
         return GroupFailed(admit.position, admit.attempt, error, group.num_sampled)
     verdict = Verdict.KEEP
-    if drop_without_signal and zero_variance(
-        [t.reward for t in group.trajectories if not t.flagged]
-    ):
+    if lacks_signal is not None and lacks_signal(group):
         verdict = Verdict.NO_SIGNAL
     return GroupFinished(
         admit.position, admit.attempt, group.oldest_version, group.num_sampled, verdict

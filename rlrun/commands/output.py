@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What commands print: results for programs, and texts for people, which a terminal must survive."""
+"""What commands print: results for programs, and texts for people, safe for any terminal."""
 
 from __future__ import annotations
 

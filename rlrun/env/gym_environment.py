@@ -18,7 +18,6 @@ from rlrun.env.gym_result import (
     BadResult,
     Result,
     Tokens,
-    finite,
     partial_tokens,
     read_result,
 )
@@ -30,6 +29,7 @@ from rlrun.interfaces import (
     EpisodeOrder,
     PolicyAddress,
 )
+from rlrun.json_line import finite
 from rlrun.sampled import Sampled, SampledLog
 from rlrun.types import (
     EnvStep,

@@ -44,9 +44,15 @@ class Due:
 
     def validation(self, step: int) -> bool:
         """Whether the weights of a step are validated."""
+        return self.last_validation or self._in_period(step)
+
+    def expects_validation(self, step: int) -> bool:
+        """Whether a step that has not begun will be validated, as far as that is known."""
         grpo = self.config.grpo
-        if self.last_validation:
-            return True
+        return self._in_period(step) or (grpo.val_at_end and step == grpo.max_num_steps)
+
+    def _in_period(self, step: int) -> bool:
+        grpo = self.config.grpo
         return grpo.val_period > 0 and step % grpo.val_period == 0 and step >= grpo.val_start_at
 
     def save(self, step: int) -> bool:
