@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from rlrun.env.gym import GymEnv
 from rlrun.env.gym_client import GymClient, RequestFailed
 from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import PolicyAddress
+from rlrun.types import FailureKind
 
 if TYPE_CHECKING:
     from rlrun.gym.servers import Servers
@@ -130,6 +131,28 @@ class Directory:
     def verifier(self, name: str) -> str | None:
         """URL of the resources server behind an agent, where it is known."""
         return self._verifiers.get(name)
+
+    async def unless_down(self, name: str, request: Coroutine[Any, Any, Any]) -> Any:
+        """The result of a request to an agent, called off once a server behind the agent has ended.
+
+        An agent whose verifier is gone may ask for it again and again, and answers nothing.
+
+        Raises:
+            RequestFailed: The request failed, or was called off.
+        """
+        if self._servers is None:
+            return await request
+        asking = asyncio.ensure_future(request)
+        ending = asyncio.ensure_future(self._servers.wait_for_end(name))
+        try:
+            await asyncio.wait((asking, ending), return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+            raise RequestFailed(FailureKind.ENV_DOWN, f"agent {name} has lost a server")
+        finally:
+            ending.cancel()
+            asking.cancel()
+            await asyncio.gather(asking, ending, return_exceptions=True)
 
     def explain(self, name: str) -> str:
         """What is known of servers of ours that ended; "" for nothing."""

@@ -92,9 +92,8 @@ class GymEnvironment(AgentEnvironment):
                 async with self._slots:
                     started = time.monotonic()
                     url = self._directory.agent(name)
-                    answer = await self._connected.post(
-                        f"{url}/run", row, order.timeout_s, order.seed
-                    )
+                    asked = self._connected.post(f"{url}/run", row, order.timeout_s, order.seed)
+                    answer = await self._directory.unless_down(name, asked)
             finally:
                 sampled = await self._sampled.end(order.seed)
             result = read_result(answer, row, sampled.turns)

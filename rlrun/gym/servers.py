@@ -180,6 +180,7 @@ class Servers:
         self.plan, self._folder = plan, folder
         self._supervisor: asyncio.subprocess.Process | None = None
         self._ended: dict[str, int] = {}
+        self._one_ended = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
 
     @classmethod
@@ -268,6 +269,8 @@ class Servers:
             ended = json.loads(line)
             self._ended[ended["name"]] = ended["code"]
             log.warning("%s", self.explain(ended["name"]))
+            news, self._one_ended = self._one_ended, asyncio.Event()
+            news.set()
 
     async def _wait_until_ready(self, client: GymClient, timeout_s: float) -> None:
         waiting = list(self.plan.servers)
@@ -307,6 +310,11 @@ class Servers:
             or server.kind == "responses_api_models"
         ]
         return "; ".join(filter(None, map(self.explain, behind)))
+
+    async def wait_for_end(self, agent: str) -> None:
+        """Returns as soon as a server behind an agent has ended."""
+        while not self.explain_agent(agent):
+            await self._one_ended.wait()
 
     def _log(self, name: str) -> Path:
         return self._folder / f"{name}.log"

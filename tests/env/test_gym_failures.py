@@ -7,6 +7,8 @@ import asyncio
 import json
 import logging
 from collections.abc import Coroutine
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from rlrun.env.gym_agents import Agents
 from rlrun.env.gym_environment import GymEnvironment, request_row
 from rlrun.errors import EnvironmentDown
+from rlrun.gym.servers import Plan, Server, Servers
 from rlrun.interfaces import Abandoned, Episode
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
@@ -175,6 +178,42 @@ def test_a_server_that_never_answers_costs_the_time_limit_once() -> None:
             assert live.agent.asked["hang"] == 1
 
     run(work())
+
+
+def test_an_episode_whose_server_ends_fails_at_once_with_the_cause(tmp_path: Path) -> None:
+    """An agent whose verifier was killed asks for it without end."""
+
+    async def work() -> list[Failure | None]:
+        async with running() as live:
+            servers = Servers(plan_of(live.url), tmp_path)
+            live.environment._directory._servers = servers
+            assert (await live.episode()).failure is None
+            waiting = asyncio.create_task(live.episode("hang", timeout_s=None))
+            while not live.agent.asked["hang"]:
+                await asyncio.sleep(0.01)
+            pipe = asyncio.StreamReader()
+            pipe.feed_data(b'{"name": "other", "code": 1}\n{"name": "verifier", "code": -9}\n')
+            pipe.feed_eof()
+            servers._supervisor = SimpleNamespace(stdout=pipe)  # type: ignore[assignment]
+            await servers._listen()
+            servers._supervisor = None
+            return [(await waiting).failure, (await live.episode("hang", timeout_s=None)).failure]
+
+    for failure in run(work()):
+        assert failure is not None and failure.kind is FailureKind.ENV_DOWN
+        assert "server verifier ended with -9" in failure.message
+        assert "other" not in failure.message
+
+
+def plan_of(url: str) -> Plan:
+    """An agent with its verifier, and an agent of another server."""
+    port = int(url.rpartition(":")[2])
+    servers = [
+        Server(AGENT, "responses_api_agents", "x", "app.py", "127.0.0.1", port, "verifier"),
+        Server("verifier", "resources_servers", "x", "app.py", "127.0.0.1", 1, None),
+        Server("other", "resources_servers", "x", "app.py", "127.0.0.1", 1, None),
+    ]
+    return Plan(tuple(servers), "", Path(), Path(), ("", ""))
 
 
 def test_answers_to_other_rows_are_told_from_their_own() -> None:
