@@ -191,7 +191,8 @@ def _strip_decoration(text: str) -> str:
 
 def _displayed(text: str) -> str:
     """The lines of a display environment as a list; those of a definition by cases stay."""
-    display = _DISPLAYED.fullmatch(text.strip().strip("$").strip())
+    plain = _strip_decoration(_DELIMITERS.sub(" ", _SIZES.sub("", text)))
+    display = _DISPLAYED.fullmatch(plain)
     if display is None or (display.group(1) == "cases" and "&" in display.group(2)):
         return text
     joined = ""
