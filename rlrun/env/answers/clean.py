@@ -79,6 +79,7 @@ _NULL_DELIMITER = re.compile(r"\\(?:left|right)\s*\.")
 _SPACES = re.compile(r"(?<!\\)\\(?:[,;:! >]|quad|qquad|thinspace|enspace|space|hspace\{[^{}]*\})|~")
 _GROUPED = re.compile(r"(?<=\d)(?:\\[,;:!> ]|,\\!|\\!,|\{,\}(?:\\!)?|~)+(?=\d{3}(?!\d))")
 _BRACED_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
+"""Left over from grouping: not in front of three digits."""
 _SPELLING = {
     "dfrac": "frac",
     "tfrac": "frac",
@@ -190,7 +191,8 @@ def _strip_decoration(text: str) -> str:
 
 def _displayed(text: str) -> str:
     """The lines of a display environment as a list; those of a definition by cases stay."""
-    display = _DISPLAYED.fullmatch(text.strip().strip("$").strip())
+    plain = _strip_decoration(_DELIMITERS.sub(" ", _SIZES.sub("", text)))
+    display = _DISPLAYED.fullmatch(plain)
     if display is None or (display.group(1) == "cases" and "&" in display.group(2)):
         return text
     joined = ""
@@ -219,8 +221,7 @@ def clean(text: str) -> str:
         text = _displayed(text)
     if "\\" in text:
         text = _NULL_DELIMITER.sub("", text)
-        text = _GROUPED.sub("", text)
-        text = _BRACED_COMMA.sub("", text)
+        text = _BRACED_COMMA.sub(",", _GROUPED.sub("", text))
         text = _LABEL.sub("", _PHANTOM.sub("", _COLOUR.sub("", text)))
         text = _SIZES.sub("", text)
         text = _BOLD_REALS.sub(r"\\mathbb{R}", _COMMAND.sub(_spell, text))
@@ -228,7 +229,7 @@ def clean(text: str) -> str:
     if "..." in text:
         text = text.replace("...", "\\ldots ")
     if "{,}" in text:
-        text = _BRACED_COMMA.sub("", text)
+        text = _BRACED_COMMA.sub(",", _GROUPED.sub("", text))
     text = _PER_CENT.sub("percent", _ABBREVIATION.sub("", _ORDINAL.sub("", text)))
     text = _DELIMITERS.sub(" ", text)
     text = _EMPTY_GROUP.sub(" ", text)

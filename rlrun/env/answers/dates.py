@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from itertools import combinations
 
-from rlrun.env.answers.nodes import Number, Operation
+from rlrun.env.answers.nodes import Node, Number, Operation
 from rlrun.env.answers.quantities import Decider
 from rlrun.env.answers.shapes import Answer, Colons, Scalar
 
@@ -20,6 +21,7 @@ _DATES = (
     re.compile(rf"{_MONTH}\s*(?:the\s+)?{_DAY}{_YEAR}"),
     re.compile(rf"(?:the\s+)?{_DAY}\s*(?:of\s+)?{_MONTH}{_YEAR}"),
 )
+_ZERO = Number(Fraction(0))
 _ISO = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 
 
@@ -61,11 +63,9 @@ def same_colons(gold: Answer, answer: Answer, decider: Decider) -> bool:
             return False
         if gold.clock and answer.clock:
             return bool(_times(gold) & _times(answer))
-        first, other = gold.parts[0], answer.parts[0]
-        return all(
-            decider.equal(Operation("mul", (left, other)), Operation("mul", (right, first)))
-            for left, right in zip(gold.parts, answer.parts, strict=True)
-        )
+        if gold.suffix or answer.suffix or (gold.clock != answer.clock and _ZERO in gold.parts):
+            return False
+        return _same_ratio(gold.parts, answer.parts, decider)
     colons, plain = (gold, answer) if isinstance(gold, Colons) else (answer, gold)
     if not isinstance(colons, Colons) or not isinstance(plain, Scalar):
         return False
@@ -74,6 +74,16 @@ def same_colons(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if colons.clock or colons.suffix or len(colons.parts) != 2:
         return False
     return decider.equal(Operation("div", colons.parts), plain.node)
+
+
+def _same_ratio(left: tuple[Node, ...], right: tuple[Node, ...], decider: Decider) -> bool:
+    """Whether two ratios are proportional; one of zeros alone is no ratio."""
+    if any(all(decider.equal(part, _ZERO) for part in side) for side in (left, right)):
+        return False
+    return all(
+        decider.equal(Operation("mul", (a, d)), Operation("mul", (b, c)))
+        for (a, c), (b, d) in combinations(zip(left, right, strict=True), 2)
+    )
 
 
 def _suffixes_agree(gold: Colons, answer: Colons) -> bool:

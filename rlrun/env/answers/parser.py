@@ -13,6 +13,7 @@ from fractions import Fraction
 from rlrun.env.answers.cursor import Cursor
 from rlrun.env.answers.lexer import FUNCTIONS, Kind, Token, closing
 from rlrun.env.answers.nodes import Constant, Node, Number, Operation, Symbol, Unreadable, number
+from rlrun.env.answers.units import FIGURES
 
 _ACCENTS = frozenset(
     r"\vec \hat \bar \overline \tilde \widehat \overrightarrow \dot \ddot \mathbb".split()
@@ -224,6 +225,11 @@ class _Parser(Cursor):
             if token.text in _VECTOR_ACCENTS and inside in _UNIT_VECTORS:
                 return Symbol(f"hat({_UNIT_VECTORS[inside]})" + self.suffix())
             return Symbol(f"{name}({inside})" + self.suffix())
+        if token.text in FIGURES and (figure := self.peek()) and figure.kind is Kind.RUN:
+            points = self.take().text
+            # The angle ABC is the angle CBA; of a triangle the order of its points says nothing.
+            turned = points[::-1] if token.text == "\\angle" else "".join(sorted(points))
+            return Symbol(f"{token.text} {min(points, turned)}" + self.suffix())
         if token.text in _NEVER_SYMBOLS or not name.isalpha():
             raise Unreadable(f"{token.text} inside an expression")
         return Symbol(token.text + self.suffix())

@@ -107,12 +107,11 @@ def _takes_arguments(token: Token) -> bool:
 
 def _is_name(tokens: list[Token]) -> bool:
     """Whether a left side only names something: x, x_1, f(2), AB, the angle ABC, "Area"."""
-    tokens = _reduced(tokens)
+    tokens = [t for t in _reduced(tokens) if t.text not in ("{", "}", "|")]
     while tokens and tokens[0].text in _NAME_PREFIXES and len(tokens) > 1:
         tokens = tokens[1:]
     if tokens and tokens[0].text == "(" and tokens[-1].text == ")":
         return all(t.text in ("(", ")", ",") or t.kind is Kind.RUN for t in tokens)
-    tokens = [t for t in tokens if t.text not in ("{", "}", "|")]
     if not tokens:
         return False
     if all(t.kind is Kind.WORD or (t.kind is Kind.RUN and len(t.text) > 3) for t in tokens):

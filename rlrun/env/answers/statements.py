@@ -160,6 +160,8 @@ def _read_part(tokens: list[Token]) -> Answer:
     if len(parts) > 1:
         return _union([_read_part(part) for part in parts])
     terms, colons = split_top(tokens, frozenset({":"}))
+    if len(colons) == 1 and terms[0] and _is_text(terms[0]):
+        return Named("".join(token.text for token in terms[0]), None, _read_part(terms[1]), True)
     if 1 <= len(colons) <= 2:
         return Colons(tuple(parse(term) for term in terms), False, "")
     return _read_value(tokens)

@@ -71,6 +71,8 @@ _UNITS = {
 }
 _COMPOUND = {"mph": ("mi", "h"), "kph": ("km", "h"), "kmh": ("km", "h"), "fps": ("ft", "s")}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3}
+FIGURES = ("\\angle", "\\triangle")
+"""Behind these stand names of points, not units."""
 _FRONT = frozenset("$ € £ ¥ ₹ Rs USD EUR GBP INR".split())
 _CURRENCY = frozenset("dollar euro pound yen rupee".split())
 POWERS_OF_TEN = {"ten": 1, "hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
@@ -142,6 +144,8 @@ def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None, bool]:
         The tokens of the number, the unit (None if there is none or it is not in the table) and
         whether anything was taken off.
     """
+    if tokens and tokens[0].text in FIGURES:
+        return tokens, None, False
     front = [token.text for token in tokens[:1] if token.text in _FRONT and token.kind != Kind.MARK]
     sign = tokens[:1] if tokens and tokens[0].text == "-" else []
     if sign and len(tokens) > 1 and tokens[1].text in _FRONT:
