@@ -58,8 +58,6 @@ def test_reward_rises(async_run: Path) -> None:
 def test_generation_and_learning_overlap_within_the_age_bound(async_run: Path) -> None:
     found = ages(async_run)
     assert 0 <= min(found) and 1 <= max(found) <= 4
-    # Running rollouts went on with new weights.
-    assert any(len(line["weight_versions"]) > 1 for line in trained(async_run))
     lines = read_metrics(async_run / "metrics.jsonl")[1:]
     assert max(line["age/max"] for line in lines) == max(found)
     # Rollouts run while the learner trains: the generator is busy for longer than it is waited for.

@@ -38,6 +38,7 @@ FIXED = (
     *("grpo.overlong_shaping.buffer_tokens=4", f"grpo.seq_logprob_error_threshold={THRESHOLD}"),
     *("correction.ess_stop=null", "correction.mismatch_kl_stop=null"),
 )
+REWARDS = (None, 0.0, 0.25, 1.0)
 CASES = {
     "grpo": (
         ("advantage.baseline=leave_one_out",),
@@ -112,7 +113,7 @@ def random_groups(learner: Learner, seed: int, sizes: list[int]) -> list[Traject
             one = trajectory(
                 sampled,
                 before=rng.integers(3, 270, 4).tolist(),
-                reward=rng.choice([None, 0.0, 0.25, 1.0], p=[0.1, 0.35, 0.2, 0.35]),
+                reward=REWARDS[int(rng.choice(4, p=[0.1, 0.35, 0.2, 0.35]))],
                 sample_index=index,
                 flagged=bool(rng.random() < 0.1),
                 stop_reason=StopReason.LENGTH if rng.random() < 0.15 else StopReason.STOP,
