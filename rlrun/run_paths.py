@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -110,7 +111,8 @@ class RunPaths:
 
 def _step_files(folder: Path) -> list[int]:
     try:
-        names = [path.name for path in folder.iterdir()]
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_file()]
     except FileNotFoundError:
         return []
     except OSError as error:
