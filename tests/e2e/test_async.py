@@ -65,6 +65,13 @@ def test_generation_and_learning_overlap_within_the_age_bound(async_run: Path) -
     assert busy > 1.2 * sum(line["perf/exposed_generation_s"] for line in lines)
 
 
+def test_running_generations_go_on_with_new_weights(async_run: Path) -> None:
+    """About one in eight trajectories of such a run; of a thousand at least a few."""
+    spans = [[version for version, _, _ in line["weight_versions"]] for line in trained(async_run)]
+    assert sum(len(set(versions)) > 1 for versions in spans) > len(spans) / 100
+    assert all(versions == sorted(versions) for versions in spans)
+
+
 def test_every_token_has_one_place_at_every_step(async_run: Path) -> None:
     for line in read_metrics(async_run / "metrics.jsonl")[1:]:
         parts = {name: count for name, count in line.items() if name.startswith("tokens/")}
