@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Two tests run at once: where each divides its work among all cores, they wait for one another.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# And Ray's actors, which it starts with the lowest priority, would wait for the other test.
+os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 
