@@ -7,13 +7,14 @@ import subprocess
 import sys
 
 from tests.conftest import environment
+from tests.env.gym_real import VENV, need_gym
 from tests.factories import ROOT
 
 
 def chaos(*arguments: str) -> tuple[int, list[str]]:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts/chaos.py"), *arguments],
-        env=environment(),
+        env=environment() | {"RLRUN_GYM_VENV": str(VENV)},
         capture_output=True,
         text=True,
     )
@@ -33,3 +34,11 @@ def test_runs_under_faults_end_as_they_must() -> None:
     code, lines = chaos("--kinds", "NaN weights", "--seeds", "0", "1", "--limit", "400")
     assert code == 0, lines
     assert lines[-1] == "2 plans, 2 passed; failed: none"
+
+
+def test_a_killed_server_of_gym_ends_the_run_with_its_name() -> None:
+    """Its agent once waited for it, and each episode for its time limit; the last one was named."""
+    need_gym()
+    code, lines = chaos("--with-engines", "--kinds", "kill server", "--seeds", "6")
+    assert code == 0, lines
+    assert " ended 4, " in lines[0]
