@@ -223,10 +223,9 @@ def _own_policy(name: str) -> Batching | None:
 
 def _check_trained_files(run_dir: RunDir, history: History, report: AuditReport) -> None:
     """Compares trained/step_*.jsonl, if the run wrote them, with the event log."""
-    steps = run_dir.trained_steps()
-    if not steps:
+    steps, removed = run_dir.trained_steps(), removed_up_to(run_dir)
+    if not steps and not removed:
         return
-    removed = removed_up_to(run_dir)
     if removed:
         report.notes.append(
             f"trained/ keeps the newest steps only (logging.keep_trained_steps): files up to step "
@@ -262,6 +261,8 @@ def _check_trained_files(run_dir: RunDir, history: History, report: AuditReport)
             report.violations.append(
                 f"{path.name}: groups by epoch {dict(in_file)}, in events.jsonl {dict(batch)}"
             )
+    # Only the oldest files are removed: there is none to be missed behind one that is there.
+    removed = min(removed, min(found, default=removed))
     missing = sorted(step for step in set(history.steps) - found if step > removed)
     if missing:
         report.violations.append(f"trained/ has no file of step {missing[0]}")

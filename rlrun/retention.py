@@ -36,8 +36,7 @@ def keep_newest(run_dir: RunDir, keep: int) -> None:
     old = run_dir.trained_steps()[:-keep]
     if not old:
         return
-    last = max(old[-1], removed_up_to(run_dir))
-    write_file(_record(run_dir), json.dumps({_FIELD: last}) + "\n")
+    write_file(_record(run_dir), json.dumps({_FIELD: old[-1]}) + "\n")
     for step in old:
         path = run_dir.trained_file(step)
         try:

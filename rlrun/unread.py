@@ -238,6 +238,7 @@ IDLE: tuple[Idle, ...] = (
         _null("grpo.effort.low_string"),
     ),
     Idle(("policy.fsdp.cpu_offload",), _one_rank),
+    Idle(("logging.keep_trained_steps",), _off("logging.trained")),
     Idle(("logging.wandb.project", "logging.wandb.mode"), _off("logging.wandb.enabled")),
     Idle(
         ("logging.mlflow.tracking_uri", "logging.mlflow.experiment"), _off("logging.mlflow.enabled")

@@ -321,6 +321,8 @@ def test_files_that_were_removed_on_purpose_are_told_from_lost_ones(tmp_path: Pa
 
     run_dir.trained_file(last - 1).unlink()
     assert f"trained/ has no file of step {last - 1}" in audit(tmp_path).violations
+    (tmp_path / "trained" / "removed.json").write_text('{"up_to_step": 10000}')
+    assert f"trained/ has no file of step {last - 1}" in audit(tmp_path).violations
     (tmp_path / "trained" / "removed.json").unlink()
     assert "trained/ has no file of step 1" in audit(tmp_path).violations
 
