@@ -89,19 +89,17 @@ def plan_in_words(config: RunConfig, stream: PromptStream) -> list[str]:
     trajectories = prompts * samples
     updates = -(-trajectories // (policy.train_global_batch_size or trajectories))
     tokens = trajectories * config.generation.max_new_tokens
-    steps = (
-        "an open number of steps" if grpo.max_num_steps is None else f"{grpo.max_num_steps} steps"
-    )
-    epochs = ""
+    limit, in_all = grpo.max_num_steps, ""
+    steps = "an open number of steps" if limit is None else f"{limit} steps"
     if stream.total is not None:
-        epochs = f", at most {stream.total} prompts in all"
+        in_all = f", at most {stream.total} prompts in all (grpo.max_num_epochs)"
         enough_for = -(-stream.total // prompts)
-        if grpo.max_num_steps is None or enough_for < grpo.max_num_steps:
-            epochs += f": {enough_for} step{'s' * (enough_for != 1)} (grpo.max_num_epochs)"
+        if limit is None or enough_for < limit:
+            steps = f"at most {enough_for} step{'s' * (enough_for != 1)}"
     lines = [
         f"{steps} of {prompts} prompts x {samples} samples = {trajectories} trajectories "
         f"(up to {tokens} sampled tokens) and {updates} optimizer update{'s' * (updates > 1)} each",
-        f"{stream.len_per_epoch} prompts per epoch{epochs}; model {policy.model}",
+        f"{stream.len_per_epoch} prompts per epoch{in_all}; model {policy.model}",
     ]
     return lines + _async_in_words(config, scheduler_settings(config, stream))
 

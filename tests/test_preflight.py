@@ -51,8 +51,8 @@ def found(name: str, *overrides: str) -> CheckLine:
 
 def test_a_plan_that_the_rows_end_says_after_how_many_steps() -> None:
     plan = " ".join(line.detail for line in lines("data.train.limit=20") if line.name == "plan")
-    assert "40 steps of 16 prompts" in plan
-    assert "at most 20 prompts in all: 2 steps (grpo.max_num_epochs)" in plan
+    assert "at most 2 steps of 16 prompts" in plan
+    assert "at most 20 prompts in all (grpo.max_num_epochs)" in plan
 
 
 def write_model(folder: Path, config: str) -> None:
