@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +41,10 @@ ANSWERED = "rlrun-probe-answer"
 THOUGHT = "rlrun-probe-thought"
 ASKED_AGAIN = "rlrun-probe-question-again"
 PROBE = ({"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWERED})
+
+DAY = datetime(2024, 7, 26)
+"""What templates that ask for the date are told: tomorrow, or when it is resumed, a run must render
+what it renders today. The day is the one that Llama's templates name where nobody tells them."""
 
 STAND_INS = range(0x100000, 0x10FFFE)
 """The last private-use plane: code points that no template and hardly a text gives a meaning."""
@@ -130,6 +135,8 @@ class Renderer:
     def load(cls, policy: Policy) -> Renderer:
         """The renderer of a policy, with every end-of-sequence token that its model names."""
         tokenizer, vocabulary = load_tokenizer(policy), vocabulary_size(policy)
+        if "strftime_now" in str(tokenizer.get_chat_template()):
+            log.info("the chat template shows a date, which is always %s", DAY.date())
         if vocabulary is not None:
             check_vocabulary(policy, tokenizer, vocabulary)
         return cls(tokenizer, eos_token_ids(policy, tokenizer), vocabulary)
@@ -266,7 +273,7 @@ class Renderer:
                     tools=[dict(tool) for tool in view.tools] or None,
                     tokenize=False,
                     add_generation_prompt=generation_prompt,
-                    **view.options,
+                    **{"strftime_now": DAY.strftime, **view.options},
                 )
         # A template is a program; what it raises is up to it.
         except Exception as error:  # noqa: BLE001
