@@ -153,3 +153,20 @@ def test_special_tokens_that_the_policy_samples_stay_in_its_context(token: str) 
     context = prompt + answer + renderer.turn_ids(prompt, answer, [QUESTION])
     assert context[len(prompt) : len(prompt) + len(answer)] == answer
     assert renderer.decode(answer) == "82"
+
+
+@pytest.mark.parametrize("byte_level", [True, False])
+def test_tags_are_heard_although_they_are_special_tokens(byte_level: bool) -> None:
+    """Some models mark them so; an environment would see neither reasoning nor calls."""
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("rlrun:tiny"))
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["<think>", "</think>", "<tool_call>", "<|hidden|>"]}
+    )
+    renderer = Renderer(tokenizer)
+    if not byte_level:
+        renderer._token_bytes = None
+    text = "<think>a</think><|hidden|>b<tool_call>{}</tool_call><|im_end|>"
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.convert_tokens_to_ids("<think>") in ids
+    assert renderer.decode(ids) == "<think>a</think>b<tool_call>{}</tool_call>"
+    assert renderer.decode(ids, skip_special=False) == text

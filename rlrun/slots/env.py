@@ -24,7 +24,8 @@ class Episode:
             validation may have the same row.
         sample_index: Which sample of the group.
         messages: All messages since (and without) the prompt's, the policy's last one included.
-        response: Text of the policy's last turn, special tokens removed.
+        response: Text of the policy's last turn, special tokens removed but for the tags of
+            reasoning and of calls.
         turn: Completed turns, from 1.
         stop_reason: Why the last completion ended.
     """
