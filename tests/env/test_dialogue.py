@@ -167,7 +167,7 @@ def test_games_of_many_samples_are_kept_apart_and_won_by_halving(renderer: Rende
 
 
 def test_a_validation_and_a_rollout_of_the_same_row_are_two_games(renderer: Renderer) -> None:
-    """Rows of a generator's splits have the same names, and both kinds run at once with async."""
+    """Files of one name in two folders have rows of the same names; with async both run at once."""
     env = environment(GAME, max_guesses=4, cost=0.25)
     settings = RolloutSettings(Sampling(1.0), 128, 1024, 6, 20.0, seed=1)
     messages = ({"role": "user", "content": "Guess."},)
@@ -175,7 +175,7 @@ def test_a_validation_and_a_rollout_of_the_same_row_are_two_games(renderer: Rend
 
     async def game(answer: str) -> Trajectory:
         rollout = Rollout(Replying(renderer, halving), env, renderer, settings)
-        prompt = Prompt(0, 0, Row("generator:0", messages, answer, {}, "generator:0"), ids)
+        prompt = Prompt(0, 0, Row("rows.jsonl:1", messages, answer, {}, "rows.jsonl:1"), ids)
         (group,) = await rollout.run([Job(prompt, 1)])
         return group.trajectories[0]
 
