@@ -192,7 +192,7 @@ agent/<agent>/stopped_fraction  1  mean  env=gym
 agent/<agent>/length_fraction  1  mean  env=gym
     Share of its scored samples of the step whose last turn was cut by a token limit.
 agent/<agent>/max_turns_fraction  1  mean  env=gym
-    Share of its scored samples of the step that the agent ended at its limit of turns.
+    Share of its scored samples of the step that the agent says it cut, as by its limit of turns.
 agent/<agent>/flagged  count  sum  env=gym
     Samples of the step whose reward, as the environment says, measures nothing; not trained.
 agent/<agent>/told/<name>  1  mean  env=gym

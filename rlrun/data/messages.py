@@ -64,8 +64,10 @@ def _message(item: object, name: str) -> Message:
         raise BadRow(
             "bad messages", f"{name} has role {shown(role)}, not one of {', '.join(ROLES)}"
         )
-    # Columnar files store an absent key as null.
+    # Columnar files store an absent key as null, and absent calls as an empty list as well.
     message = {key: value for key, value in item.items() if value is not None}
+    if message.get("tool_calls") == []:
+        del message["tool_calls"]
     if "tool_calls" in message and role != "assistant":
         raise BadRow("bad messages", f"{name} has tool_calls, and role {role!r}")
     calls = message.get("tool_calls", [])

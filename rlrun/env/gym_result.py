@@ -17,7 +17,6 @@ from rlrun.sampled import SampledTurn
 from rlrun.types import FailureKind, StopReason, VersionSpan
 
 PROMPT, GENERATION, LOGPROBS = "prompt_token_ids", "generation_token_ids", "generation_log_probs"
-CALLS = ("function_call", "function_call_output")
 
 NOT_MEASURES = frozenset(
     {"responses_create_params", "response", "reward", "reward_components", "mask_sample"}
@@ -148,7 +147,7 @@ def read_result(answer: object, row: JsonObject, sampled: Sequence[SampledTurn])
         others=others,
         extracted=extracted if isinstance(extracted, str) else None,
         flagged=flagged,
-        stop_reason=_stop_reason(answer, response, output, stop_reason),
+        stop_reason=_stop_reason(answer, response, stop_reason),
     )
 
 
@@ -211,19 +210,15 @@ def _read_turns(
     return tokens, last
 
 
-def _stop_reason(
-    answer: JsonObject,
-    response: JsonObject,
-    output: Sequence[object],
-    sampled: StopReason,
-) -> StopReason:
-    """Why the episode ended: as the agent says, else as its last turn did."""
+def _stop_reason(answer: JsonObject, response: JsonObject, sampled: StopReason) -> StopReason:
+    """Why the episode ended: as the agent says, else as its last turn did.
+
+    A call at the end says nothing: many environments are solved by one, and end the episode then.
+    """
     details = response.get("incomplete_details")
     if isinstance(details, Mapping) and details.get("reason") == "max_output_tokens":
         return StopReason.LENGTH
-    last = output[-1]
-    unanswered = isinstance(last, Mapping) and last.get("type") in CALLS
-    if answer.get("truncated") is True or unanswered:
+    if answer.get("truncated") is True:
         return StopReason.MAX_TURNS
     return sampled
 

@@ -18,10 +18,14 @@ class Episode:
     """A conversation as the environment sees it after a turn of the policy.
 
     Attributes:
-        prompt: Where it started; ``prompt.row.answer`` and ``.payload`` are the ground truth.
+        prompt: Where it started; ``prompt.row.answer`` and ``.payload`` are the ground truth. The
+            same object at every turn and another one for another attempt, so that its id and
+            sample_index tell an episode from all others that run; its names do not, as a
+            validation may have the same row.
         sample_index: Which sample of the group.
         messages: All messages since (and without) the prompt's, the policy's last one included.
-        response: Text of the policy's last turn, special tokens removed.
+        response: Text of the policy's last turn, special tokens removed but for the tags of
+            reasoning and of calls.
         turn: Completed turns, from 1.
         stop_reason: Why the last completion ended.
     """
