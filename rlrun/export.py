@@ -16,6 +16,7 @@ from rlrun.console import Console
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.interfaces import Precision
 from rlrun.learner import lora
+from rlrun.learner.model import GENERATION, save_model
 from rlrun.saved_policy import SavedPolicy, policy_of_run
 from rlrun.training_state import library_writes, load_tensors, save_tensors
 
@@ -25,7 +26,7 @@ _NOT_COPIED = (
     "*.safetensors",
     "*.safetensors.index.json",
     "config.json",
-    "generation_config.json",
+    GENERATION,
     lora.CONFIG,
     lora.BASE,
 )
@@ -114,7 +115,7 @@ def _write_model(policy: SavedPolicy, folder: Path, dtype: torch.dtype) -> str:
         adapter.merge()
     nn.Module.to(model, dtype=dtype)  # The model's own is annotated in a way that mypy misreads.
     with library_writes(folder):
-        model.save_pretrained(folder)
+        save_model(model, folder)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return f"{type(model).__name__} of {parameters:,} parameters"
 
