@@ -254,6 +254,8 @@ class _Run:
             if checkpoint is not None:
                 state = read_state(checkpoint.path)
                 progress.guard.bad_steps = state["bad_steps"]
+                # Checkpoints of earlier versions say nothing of it.
+                live.environment.restore(state.get("environment", {}))
                 compute_blocking(live.cluster.learner.load, checkpoint.path)
                 restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, progress.buffer, decisions.scheduler, stream)
