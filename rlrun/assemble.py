@@ -32,6 +32,7 @@ from rlrun.interfaces import Generator, RunningCluster, variant_of
 from rlrun.learner.bfloat16 import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.machine import set_up_torch, versions
+from rlrun.open_files import raise_limit
 from rlrun.prepare import MismatchGuard
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.report import write_report
