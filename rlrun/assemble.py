@@ -102,6 +102,7 @@ def _run(
     run_dir.open_log()
     log.info("%s", versions())
     set_up_torch(config)
+    raise_limit()
     try:
         with StopSignal() as stop:
             run = _Run(config, inputs, run_dir, console, stop)

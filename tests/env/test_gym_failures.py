@@ -200,6 +200,17 @@ def test_a_server_is_left_alone_for_as_long_as_it_asks(monkeypatch: pytest.Monke
     assert 7.0 in waits
 
 
+def test_a_proxy_of_the_machine_is_not_asked_for_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    async def work() -> None:
+        async with running() as live:
+            assert (await live.episode()).reward == 1.0
+
+    run(work())
+
+
 @pytest.mark.parametrize(
     ("told", "seconds"), [("", 0), ("3", 3), ("-3", 0), ("Fri, 31 Dec 1999 23:59:59 GMT", 0)]
 )
