@@ -26,6 +26,7 @@ from rlrun.inputs import read_rows
 from rlrun.interfaces import Generator
 from rlrun.learner.model import saved_tensors
 from rlrun.machine import cores_to_take, device_of, set_up_torch
+from rlrun.open_files import raise_limit
 from rlrun.prompts import ValidationPrompts, validation_prompts
 from rlrun.records import validation_line, write_lines
 from rlrun.refit.probe import Probe
@@ -72,6 +73,7 @@ def evaluate(
     _check(config, out)
     count = samples or config.grpo.val_num_generations_per_prompt
     set_up_torch(config)
+    raise_limit()
     renderer = Renderer.load(config.policy)
     prepared = read_rows(config, renderer, longest_prompt(config), training=False)
     for notice in prepared.notices:

@@ -262,8 +262,8 @@ perf/checkpoint_s  seconds  max
 perf/generated_tokens_per_s  tokens/second  sum
     Tokens of the trajectory groups that finished during the step, over perf/generation_s.
 perf/trained_tokens_per_s  tokens/second  sum
-    Sampled tokens of the trained trajectories whose advantage is not 0, over perf/step_s; 0 if
-    the update was skipped.
+    Sampled tokens of the trained trajectories whose advantage is not 0, over perf/step_s without
+    its validation; 0 if the update was skipped.
 perf/ceiling_efficiency  1  mean  asynchronous schedules
     Tokens trained with a gradient per second over what the same machines could train if nothing
     ever waited and no token was wasted.

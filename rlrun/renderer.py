@@ -214,6 +214,16 @@ class Renderer:
                 self.tokenizer.name_or_path,
             )
 
+    def notices(self) -> list[str]:
+        """What the user should know about the chat template, a sentence each."""
+        if "strftime_now" not in self.tokenizer.get_chat_template():
+            return []
+        return [
+            f"the chat template of {self.tokenizer.name_or_path} asks for today's date: prompts "
+            "change from day to day, also those of a run that is resumed; set policy.chat_template "
+            "to one with a fixed date"
+        ]
+
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """Text of token ids, with or without special tokens (but for TAGS) and ends of turns."""
         if self._token_bytes is not None:

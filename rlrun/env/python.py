@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,13 +156,27 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It could not be opened.
         """
-        try:
+        with _inner("open", "cannot be opened"):
             await self._inner.open(policy)
-        except BaseException as problem:
-            if is_cancellation(problem):
-                raise
-            what = f"the environment cannot be opened: {told(problem)}"
-            raise EnvironmentDown("env.environment", what, "Check its open()") from problem
+
+    def state(self) -> dict[str, Any]:
+        """What the user's environment wants to be kept.
+
+        Raises:
+            EnvironmentDown: It is nothing that JSON has.
+        """
+        with _inner("state", "has no state that a checkpoint can keep"):
+            kept: dict[str, Any] = json.loads(json.dumps({**self._inner.state()}, allow_nan=False))
+        return kept
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Gives it back.
+
+        Raises:
+            EnvironmentDown: It is not taken.
+        """
+        with _inner("restore", "does not take the state of the checkpoint"):
+            self._inner.restore(state)
 
     async def step(self, episode: Episode) -> EnvStep:
         """The user's step, or a failure in its place."""
@@ -182,13 +198,24 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It could not be closed.
         """
-        try:
+        with _inner("close", "cannot be closed"):
             await self._inner.close()
-        except BaseException as problem:
-            if is_cancellation(problem):
-                raise
-            what = f"the environment cannot be closed: {told(problem)}"
-            raise EnvironmentDown("env.environment", what, "Check its close()") from problem
+
+
+@contextmanager
+def _inner(method: str, what: str) -> Iterator[None]:
+    """Around a call of a user's environment that must not fail.
+
+    Raises:
+        EnvironmentDown: It did.
+    """
+    try:
+        yield
+    except BaseException as problem:
+        if is_cancellation(problem):
+            raise
+        text = f"the environment {what}: {told(problem)}"
+        raise EnvironmentDown("env.environment", text, f"Check its {method}()") from problem
 
 
 def _wrong_step(step: object) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.schema import Policy
@@ -22,6 +22,7 @@ from rlrun.learner.rows import TokenRows
 from rlrun.learner.scan import use_segments
 from rlrun.models import resolve_model, shards_of
 
+GENERATION = "generation_config.json"
 REPAIR = "Restore the folder, or save the model anew with save_pretrained"
 
 PROBE_TOLERANCE = 1e-3
@@ -88,6 +89,8 @@ def _read_shards(path: str, folder: Path, name: str) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             AutoConfig.from_pretrained(path), dtype=torch.float32
         )
+        if (Path(path) / GENERATION).is_file():
+            model.generation_config = GenerationConfig.from_pretrained(path)
     # As above.
     except Exception as error:  # noqa: BLE001
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -97,12 +100,37 @@ def _read_shards(path: str, folder: Path, name: str) -> PreTrainedModel:
     return model
 
 
+def save_model(
+    model: PreTrainedModel, folder: Path, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """As save_pretrained, with the settings of generation that the model came with.
+
+    Args:
+        model: Whose settings are saved.
+        folder: Where to.
+        weights: In place of the model's own.
+    """
+    own = model.generation_config
+    # Some that it reads transformers refuses to write: a temperature without do_sample, say.
+    model.generation_config = GenerationConfig()
+    try:
+        model.save_pretrained(folder, state_dict=weights)
+    finally:
+        model.generation_config = own
+    _save_generation(model, folder)
+
+
 def save_settings(model: PreTrainedModel, folder: Path) -> None:
-    """Writes what save_pretrained writes beside the weights."""
+    """Writes what ``save_model`` writes beside the weights."""
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
+    _save_generation(model, folder)
+
+
+def _save_generation(model: PreTrainedModel, folder: Path) -> None:
     if model.generation_config is not None:
-        model.generation_config.save_pretrained(folder)
+        path = folder / GENERATION
+        model.generation_config.to_json_file(path, keys_to_pop=["compile_config"])
 
 
 def without_dropout(model: PreTrainedModel) -> None:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlrun.sampled import SampledLog
 from rlrun.slots.registry import Checked
@@ -112,8 +113,16 @@ class Environment(ABC):
         return
 
     def metrics(self) -> dict[str, float]:
-        """Declared metrics of what happened since the environment was started."""
+        """Declared metrics of what happened since the run began."""
         return {}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint is to keep of it; JSON values."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what ``state`` gave, in a run that is resumed; called after ``open``."""
+        return
 
     @abstractmethod
     async def step(self, episode: Episode) -> EnvStep:

@@ -339,6 +339,25 @@ def test_closing_closes_the_users_environment(code):
     assert asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("{'a': object()}", "not JSON serializable"),
+        ("{'a': float('nan')}", "not JSON compliant"),
+        ("5", "not a mapping"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_a_state_that_no_checkpoint_can_hold_is_told(code, state, told):
+    code.write_text(CODE + f"class Kept(Echo):\n    def state(self): return {state}\n")
+
+    async def main():
+        env(environment=f"{code}:Kept").start().state()
+
+    with pytest.raises(EnvironmentDown, match=rf"{told}[\s\S]*Check its state\(\)"):
+        asyncio.run(main())
+
+
 def problem(**settings):
     ((keys, what, remedy),) = env(**settings).problems()
     return keys, f"{what}. {remedy}"
