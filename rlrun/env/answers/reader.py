@@ -10,6 +10,7 @@ from functools import lru_cache
 from rlrun.env.answers.clean import clean
 from rlrun.env.answers.dates import day_of
 from rlrun.env.answers.exact import plain_number
+from rlrun.env.answers.families import with_integer
 from rlrun.env.answers.lexer import lex
 from rlrun.env.answers.nodes import Number, Unreadable
 from rlrun.env.answers.shapes import (
@@ -54,6 +55,16 @@ _CONGRUENCE = re.compile(
     r"(.+?)\s*(?:\\pmod\s*(?:\{\s*(\d{1,18})\s*\}|(\d{1,18}))|"
     r"\(\s*\\?b?mod\s*\{?\s*(\d{1,18})\s*\}?\s*\))"
 )
+_EXCEPT = re.compile(
+    r"(?:the set of )?all (?:real numbers?|reals|real values|real)(?: (?:of )?x)?,? "
+    r"(?:except|other than|excluding)(?: for| when)?\s*(?:x\s*(?:=|\\ne)\s*)?(.+)",
+    re.IGNORECASE,
+)
+_INTEGER = re.compile(
+    r"[\s,;]*\(?\s*(?:(?:where|for|with) )?(?:(?:any|all|every|some|an) )?"
+    r"(?:integers? ([a-z])|([a-z])\s*(?:\\in\s*(?:\\mathbb\{Z\}|Z)|is (?:an|any) integer))\s*\)?$"
+)
+"""Behind a family of solutions: which letter is any integer."""
 _OUTWARD = re.compile(r"([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])")
 _BASE = re.compile(
     r"\(?([0-9A-Z]+)\)?\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
@@ -126,6 +137,11 @@ def _whole_text(cleaned: str) -> Answer | None:
         modulus = int(next(group for group in congruence.groups()[1:] if group))
         readable = value is not None and not isinstance(value, Calculus | Unparsed | Text)
         return Congruence(value, modulus) if value is not None and readable and modulus else None
+    if stated := _INTEGER.search(flat):
+        family = read(flat[: stated.start()])
+        return None if family is None else with_integer(family, stated.group(1) or stated.group(2))
+    if excepted := _EXCEPT.fullmatch(flat):
+        return read(rf"\mathbb{{R}} \setminus \{{{excepted.group(1)}\}}")
     if (outward := _OUTWARD.fullmatch(cleaned)) and outward.group(1, 3) != ("[", "]"):
         # ]a, b[ is how an open interval is written where brackets turn outward.
         opening = {"]": "(", "[": "["}[outward.group(1)]
