@@ -73,12 +73,12 @@ _NON_ASCII = re.compile(r"[^\x00-\x7f]")
 _DELIMITERS = re.compile(r"(?<!\\)\\[\[\]()]|(?<!\\)\$")
 _SIZES = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|"
-    r"mathstrut|strut|hfill|noindent|centering|Large|large|LARGE|huge|Huge|small|tiny|scriptsize|footnotesize|normalsize|bf|rm|it|"
+    r"checkmark|blacksquare|therefore|mathstrut|strut|hfill|noindent|centering|Large|large|LARGE|huge|Huge|small|tiny|scriptsize|footnotesize|normalsize|bf|rm|it|"
     r"sf|tt|bfseries)(?![a-zA-Z])\s?"
 )
 _NULL_DELIMITER = re.compile(r"\\(?:left|right)\s*\.")
 _SPACES = re.compile(r"(?<!\\)\\(?:[,;:! >]|quad|qquad|thinspace|enspace|space|hspace\{[^{}]*\})|~")
-_GROUPED = re.compile(r"(?<=\d)(?:\\[,;:!> ]|,\\!|\\!,|\{,\}(?:\\!)?|~)+(?=\d{3}(?!\d))")
+_GROUPED = re.compile(r"(?<=\d)(?:\\[,;:!> ]|,\\!\s*|\\!,|\{,\}(?:\\!)?|~)+(?=\d{3}(?!\d))")
 _BRACED_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
 """Left over from grouping: not in front of three digits."""
 _SPELLING = {
@@ -114,7 +114,7 @@ _SPELLING = {
     "dotsc": "ldots",
 }
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
-_BOLD_REALS = re.compile(r"\\mathbf\s*\{\s*R\s*\}")
+_BOLD_SET = re.compile(r"\\mathbf\s*\{\s*([RZ])\s*\}")
 _BARE = {"lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "colon": ":"}
 _BARE |= dict.fromkeys(("vert", "lvert", "rvert", "mid"), "|")
 _BARE |= dict.fromkeys(("degree", "textdegree"), "^\\circ ")
@@ -232,7 +232,7 @@ def clean(text: str) -> str:
         text = _BRACED_COMMA.sub(",", _GROUPED.sub("", text))
         text = _LABEL.sub("", _PHANTOM.sub("", _COLOUR.sub("", text)))
         text = _SIZES.sub("", text)
-        text = _BOLD_REALS.sub(r"\\mathbb{R}", _COMMAND.sub(_spell, text))
+        text = _BOLD_SET.sub(r"\\mathbb{\1}", _COMMAND.sub(_spell, text))
         text = _UNIT_FRACTION.sub(r"\\text{ \1/\2}\3", text)
         text = _PRIMES.sub(lambda m: "'" * max((m.group(1) or "").count("p"), 1), text)
         text = _NOT_EQUAL.sub(r"\\ne ", text)

@@ -29,7 +29,7 @@ from rlrun.env.answers.shapes import (
     Unparsed,
 )
 from rlrun.env.answers.statements import read_tokens
-from rlrun.env.answers.wording import text_answer
+from rlrun.env.answers.wording import spoken, text_answer
 
 MAX_CHARACTERS = 2000
 """A longer final answer is not read."""
@@ -140,6 +140,8 @@ def _whole_text(cleaned: str) -> Answer | None:
     if stated := _INTEGER.search(flat):
         family = read(flat[: stated.start()])
         return None if family is None else with_integer(family, stated.group(1) or stated.group(2))
+    if " and " in flat and (value := spoken(flat.lower())) is not None:
+        return Scalar(Number(value))
     if excepted := _EXCEPT.fullmatch(flat):
         return read(rf"\mathbb{{R}} \setminus \{{{excepted.group(1)}\}}")
     if (outward := _OUTWARD.fullmatch(cleaned)) and outward.group(1, 3) != ("[", "]"):
