@@ -154,7 +154,9 @@ def _same_named(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(gold, Named):
         return gold.strict and same(gold.value, answer, decider)
     if isinstance(answer, Named):
-        return same(gold, answer.value, decider)
+        # "C = D" chooses neither of two options.
+        options = len(answer.name) == 1 and answer.name.isupper() and _letter(gold)
+        return not options and same(gold, answer.value, decider)
     return False
 
 

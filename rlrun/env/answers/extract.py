@@ -104,17 +104,17 @@ def _boxed(text: str, boxes: list[re.Match[str]]) -> Found:
     found, end = _box(text, boxes[-1])
     if found.text is None:
         return found
-    answers, start = [found.text], boxes[-1].start()
+    answers, start = {found.text: read(found.text)}, boxes[-1].start()
     for box in boxes[-2 : -2 - _MOST_BOXES : -1]:
         other, other_end = _box(text, box)
         if other.text is None:
             break
         if other_end >= end:
-            answers, end = [other.text], other_end
+            answers, end = {other.text: read(other.text)}, other_end
         elif start - other_end > _GAP or not _BETWEEN.fullmatch(text, other_end, start):
             break
-        elif read(other.text) not in [read(answer) for answer in answers]:
-            answers.insert(0, other.text)
+        elif (value := read(other.text)) not in answers.values():
+            answers = {other.text: value, **answers}
         start = box.start()
     return Found(", ".join(answers))
 

@@ -33,7 +33,8 @@ def with_integer(answer: Answer, letter: str) -> Answer:
     """The answer, where a letter in it is said to be any integer."""
     if isinstance(answer, Scalar) and letter in symbols(answer.node):
         return replace(answer, integer=letter)
-    if isinstance(answer, Named):
+    if isinstance(answer, Named) and letter not in answer.name:
+        # In "f(n) = n + 1, n in Z" the letter is that of a function.
         return replace(answer, value=with_integer(answer.value, letter))
     if isinstance(answer, Listing):
         return replace(answer, items=tuple(with_integer(item, letter) for item in answer.items))

@@ -61,10 +61,16 @@ _EXCEPT = re.compile(
     re.IGNORECASE,
 )
 _INTEGER = re.compile(
-    r"[\s,;]*\(?\s*(?:(?:where|for|with) )?(?:(?:any|all|every|some|an) )?"
-    r"(?:integers? ([a-z])|([a-z])\s*(?:\\in\s*(?:\\mathbb\{Z\}|Z)|is (?:an|any) integer))\s*\)?$"
+    r"(?:(?:where|for|with) )?(?:(?:any|some|an) )?(?<![A-Za-z\\])"
+    r"(?:integer ([a-z])|([a-z])\s*(?:\\in\s*(?:\\mathbb\{Z\}|Z)|is (?:an|any) integer))\s*\)?$"
 )
 """Behind a family of solutions: which letter is any integer."""
+_ANY = re.compile(
+    r"[\s,]*\(?\b(?:for (?:all|any|every|each|some)|where) "
+    r"(?:(?:real|positive|integers?|constants?|numbers?|reals|arbitrary|values? of) )*[a-z]"
+    r"(?:\s*\\in\s*\\mathbb\{R\}| is (?:an?|any) (?:real |arbitrary )?(?:constant|number))?\)?$"
+)
+"""Behind a formula: that a letter in it may be anything."""
 _OUTWARD = re.compile(r"([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])")
 _BASE = re.compile(
     r"\(?([0-9A-Z]+)\)?\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
@@ -137,9 +143,8 @@ def _whole_text(cleaned: str) -> Answer | None:
         modulus = int(next(group for group in congruence.groups()[1:] if group))
         readable = value is not None and not isinstance(value, Calculus | Unparsed | Text)
         return Congruence(value, modulus) if value is not None and readable and modulus else None
-    if stated := _INTEGER.search(flat):
-        family = read(flat[: stated.start()])
-        return None if family is None else with_integer(family, stated.group(1) or stated.group(2))
+    if (family := _family(flat)) is not None:
+        return family
     if " and " in flat and (value := spoken(flat.lower())) is not None:
         return Scalar(Number(value))
     if excepted := _EXCEPT.fullmatch(flat):
@@ -164,6 +169,19 @@ def _whole_text(cleaned: str) -> Answer | None:
             return None
         return Option(letter, read(content) or Text(""))
     return None
+
+
+def _family(flat: str) -> Answer | None:
+    """What stands before "k in Z" or "for all x", which is said once."""
+    stated, anything = _INTEGER.search(flat), _ANY.search(flat)
+    end = stated or anything
+    formula = "" if end is None else flat[: end.start()].rstrip(" ,;(")
+    if _INTEGER.search(formula) or _ANY.search(formula):
+        return None
+    answer = read(formula)
+    if stated is None or answer is None:
+        return answer
+    return with_integer(answer, stated.group(1) or stated.group(2))
 
 
 def _vector(cleaned: str) -> Answer | None:

@@ -69,11 +69,11 @@ def read_tokens(tokens: list[Token]) -> Answer:
     parts, separators = split_top(tokens, _SEPARATORS)
     if len(parts) == 1:
         return _read_part(parts[0])
-    if set(separators) == {"and"}:
-        joined_up = [token for token in tokens if token.text != "and"]
+    if set(separators) <= {"and", ","}:
+        joined_up = [token for token in tokens if token.text not in ("and", ",")]
         if (sum_of_units := compound(joined_up)) is not None:
             return sum_of_units
-        if len(parts) == 2 and _is_mixed(*parts):
+        if separators == ["and"] and _is_mixed(*parts):
             return _read_part(joined_up)
     kept = [parts[0]]
     joined: list[str] = []

@@ -71,9 +71,7 @@ _UNITS = {
 }
 _COMPOUND = {"mph": ("mi", "h"), "kph": ("km", "h"), "kmh": ("km", "h"), "fps": ("ft", "s")}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3}
-_NO_UNITS = frozenset(
-    "plus minus times over point factorial below under less more not wrong squared cubed".split()
-)
+_NO_UNITS = frozenset("plus minus over point factorial below not wrong squared cubed".split())
 """Words that change what a numeral before them says."""
 FIGURES = ("\\angle", "\\triangle")
 """Behind these stand names of points, not units."""
