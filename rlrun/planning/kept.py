@@ -10,7 +10,8 @@ torch's own scan, in the learner's segments; the kernels of mamba-ssm need less.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +87,8 @@ def kept_bytes(
         kinds = [_kind(block) for block in decoder_layers(model)]
         _keep_one_of_each_kind(model)
         try:
-            found = _run(model, rows, length, autocast=half)
+            with _no_notices():
+                found = _run(model, rows, length, autocast=half)
         # The model's own code runs here, which may take its layers another way than ours.
         except Exception as error:  # noqa: BLE001
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -95,6 +97,19 @@ def kept_bytes(
             ) from error
     layers = [found[kind] for kind in kinds]
     return Kept(*(tuple(layer[part] for layer in layers) for part in range(3)))
+
+
+@contextmanager
+def _no_notices() -> Iterator[None]:
+    """Silences what transformers says of kernels that it lacks: another machine may train."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _run(
