@@ -15,10 +15,11 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlrun.config.model_words import CAUSAL_MODELS, not_causal, words_of
 from rlrun.config.paths import expand, is_dir, is_file
 from rlrun.config.schema import Policy
 from rlrun.embedded import EMBEDDED, embedded_folder
-from rlrun.errors import DataError, NotHere
+from rlrun.errors import ConfigError, DataError, NotHere, Problem
 from rlrun.template_limits import bounded_rendering, install
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def resolve_model(name: str, key: str = "policy.model") -> str:
 
     Raises:
         DataError: There is no such model, it is not complete, or the hub cannot be reached.
+        ConfigError: It is no causal language model.
     """
     folder = _resolve(name, key, weights=True)
     if not (folder / "config.json").is_file():
@@ -66,6 +68,9 @@ def resolve_model(name: str, key: str = "policy.model") -> str:
             "Save the model with save_pretrained of transformers",
         )
     _refuse_foreign_code(folder / "config.json")
+    kind = not_causal(words_of(str(folder), {}) or {})
+    if kind is not None:
+        raise ConfigError([Problem(key, f"{name} is {kind}", CAUSAL_MODELS, (key,))])
     return str(folder)
 
 
@@ -133,6 +138,7 @@ def read_model_config(name: str) -> PretrainedConfig:
     Raises:
         DataError: There is no such model, or its configuration or the files of its weights are
             damaged.
+        ConfigError: It is no causal language model.
     """
     from safetensors import SafetensorError, safe_open
     from transformers import AutoConfig
