@@ -22,6 +22,7 @@ from rlrun.config.model_words import (
 )
 from rlrun.config.paths import conf_dir, is_file
 from rlrun.config.suggest import nearest
+from rlrun.counted import counted
 from rlrun.metrics import why_never_logged
 
 STOP_METRICS = ("validation/accuracy", "validation/reward_mean", "validation/pass_k")
@@ -99,7 +100,10 @@ def _batch_divides(prompts: int, generations: int, update: int | None) -> str | 
     batch = prompts * generations
     if update is None or batch % update == 0:
         return None
-    size = f"{prompts} prompts x {generations} generations = {batch} trajectories per step"
+    size = (
+        f"{counted(prompts, 'prompt')} x {counted(generations, 'generation')} = "
+        f"{counted(batch, 'trajectory', 'trajectories')} per step"
+    )
     if update > batch:
         return f"{size} are fewer than policy.train_global_batch_size={update}"
     return (

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rlrun.counted import counted
 from rlrun.types import Failure, FailureKind
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class Agents:
             return None
         return (
             f"agent {name} is paused for another {agent.open_until - now:.0f} s after "
-            f"{agent.in_a_row} failures in a row, the first: {agent.cause}"
+            f"{counted(agent.in_a_row, 'failure')} in a row, the first: {agent.cause}"
         )
 
     def succeeded(self, name: str, seconds: float, turns: int) -> None:

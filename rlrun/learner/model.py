@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.schema import Policy
+from rlrun.counted import counted
 from rlrun.errors import DataError, TrainingError
 from rlrun.learner import shards
 from rlrun.learner.attention import attends_by_sequence, no_mask, use_attention
@@ -77,7 +78,7 @@ def read_weights(path: str, name: str) -> PreTrainedModel:
     for kind in ("missing", "mismatched"):
         keys = sorted(str(key) for key in found.get(f"{kind}_keys", ()))
         if keys:
-            what = f"{len(keys)} {kind} parameters, such as {keys[0]}"
+            what = f"{counted(len(keys), f'{kind} parameter')}, such as {keys[0]}"
             raise DataError(f"policy.model={name}", what, REPAIR)
     return model
 
