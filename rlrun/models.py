@@ -91,7 +91,7 @@ def load_tokenizer(policy: Policy) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         tokenizer("probe", add_special_tokens=False)
     # Whatever is wrong with the files, the libraries raise what comes up while reading them.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise DataError(
             key, f"the tokenizer in {folder} cannot be read: {_first_line(error)}", remedy
         ) from error
@@ -125,7 +125,7 @@ def _check_template(tokenizer: PreTrainedTokenizerBase, key: str) -> None:
                     message, tokenize=False, add_generation_prompt=True
                 )
         # A template is a program; what it raises is up to it.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             what = f"the chat template cannot render a user's message: {_first_line(error)}"
             raise DataError(key, what, remedy) from error
         if question not in str(text):
@@ -149,13 +149,13 @@ def read_model_config(name: str) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         config.get_text_config(decoder=True).to_dict()
     # As above: a broken configuration fails in whatever line meets it first.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         what = f"config.json cannot be used: {_first_line(error)}"
         raise DataError(str(folder), what, remedy) from error
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, framework="numpy"):
-                pass
+                pass  # Opening reads and checks what the file says of itself.
         except (SafetensorError, OSError) as error:
             raise DataError(str(path), f"is damaged: {_first_line(error)}", remedy) from error
     return config

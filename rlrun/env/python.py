@@ -172,7 +172,7 @@ class UserEnvironment(Environment):
             async with asyncio.timeout(self._timeout_s) as limit:
                 step = await self._loop.run(lambda: self._inner.step(episode))
             problem_text = _wrong_step(step)
-        except BaseException as problem:  # noqa: BLE001 - user code
+        except BaseException as problem:  # user code
             if is_cancellation(problem):
                 raise
             if limit.expired():

@@ -115,7 +115,7 @@ class _Caller:
                     if isinstance(result, Awaitable):
                         awaitable = result
                         result = await self._loop.run(lambda: awaitable)
-            except BaseException as problem:  # noqa: BLE001 - user code
+            except BaseException as problem:  # user code
                 if is_cancellation(problem):
                     raise
                 if limit.expired():

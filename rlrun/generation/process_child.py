@@ -211,7 +211,7 @@ def main() -> None:
     try:
         server = Server(start_up, inbox, send)
     # Whatever goes wrong at the start is the answer to the call that waits for it.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         send(Reply(-1, "failed", f"the generator process cannot start: {_text(error)}"))
         raise
     try:

@@ -132,7 +132,7 @@ class Child:
                 continue
             self.hung = True
             log.warning("the generator process has been silent for %g s: killed", ANSWER_TIMEOUT_S)
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # It may have ended at last.
                 self.process.kill()
         return await asyncio.shield(reply)
 

@@ -69,6 +69,7 @@ async def _serve(
 
     for number in SIGNALS:
         loop.add_signal_handler(number, end)
+    # How ``end`` ends it.
     with suppress(asyncio.CancelledError):
         await _keep(env, run_dir, say, tell)
 

@@ -70,7 +70,7 @@ def read_weights(path: str, name: str) -> PreTrainedModel:
             path, dtype=torch.float32, use_safetensors=True, output_loading_info=True
         )
     # Whatever is wrong with the files, transformers raises what comes up while reading them.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"policy.model={name}", f"cannot be loaded: {text}", REPAIR) from error
     model: PreTrainedModel = loaded[0]
@@ -90,7 +90,7 @@ def _read_shards(path: str, folder: Path, name: str) -> PreTrainedModel:
             AutoConfig.from_pretrained(path), dtype=torch.float32
         )
     # As above.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"policy.model={name}", f"cannot be loaded: {text}", REPAIR) from error
     shards.load(folder, saved_tensors(model), None)
@@ -146,7 +146,8 @@ def hidden_states(model: PreTrainedModel, rows: TokenRows) -> Tensor:
         use_cache=False,
         **extra,
     )
-    return output.last_hidden_state  # type: ignore[no-any-return]
+    hidden: Tensor = output.last_hidden_state
+    return hidden
 
 
 @torch.no_grad()

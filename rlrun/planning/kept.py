@@ -36,7 +36,7 @@ Kind = tuple[tuple[str, tuple[int, ...]], ...]
 """Names and shapes of a layer's parameters; layers of a kind need the same memory."""
 
 
-class Unforeseen(Exception):  # noqa: N818 - no error: a run of the model shows what it needs
+class Unforeseen(Exception):  # no error: a run of the model shows what it needs
     """What a model needs cannot be told without running it."""
 
 
@@ -90,7 +90,7 @@ def kept_bytes(
             with _no_notices():
                 found = _run(model, rows, length, autocast=half)
         # The model's own code runs here, which may take its layers another way than ours.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise Unforeseen(
                 f"{type(model).__name__} does not run on empty tensors: {why}"
@@ -235,7 +235,7 @@ def _attention(
     attention_mask: Tensor | None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    output: Tensor = _FusedAttention.apply(query, key, value)  # type: ignore[no-untyped-call]
+    output: Tensor = _FusedAttention.apply(query, key, value)  # type: ignore[no-untyped-call]  # as above
     return output.transpose(1, 2), None
 
 
