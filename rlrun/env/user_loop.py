@@ -9,6 +9,7 @@ keeps its loop, and what comes after it gets another.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import sysconfig
 import threading
@@ -22,8 +23,8 @@ ANSWER_S = 1.0
 """Within which a loop that nothing blocks comes round."""
 
 NOT_THE_USERS = (
-    *(sysconfig.get_path(name) for name in ("stdlib", "purelib")),
-    str(Path(__file__).resolve().parent.parent),
+    *(f"{sysconfig.get_path(name)}{os.sep}" for name in ("stdlib", "purelib")),
+    f"{Path(__file__).resolve().parent.parent}{os.sep}",
     "<frozen",
 )
 """Where files begin of which a line does not tell a user what blocks."""
