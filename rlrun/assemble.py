@@ -117,7 +117,7 @@ def _report(run_dir: RunDir, console: Console) -> None:
     try:
         console.say([f"report: {write_report([run_dir.root])}"])
     # A view of the run: whatever is wrong with it, the run ends as it ended without.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         log.warning("there is no report: %s", error, exc_info=error)
 
 

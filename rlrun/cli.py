@@ -113,7 +113,7 @@ def main() -> None:
         tell_error(f"error: {where}: {error.strerror or error}.")
         sys.exit(StorageError.exit_code)
     # The last boundary: whatever arrives here is a defect of rlrun, not of its input.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         if os.environ.get("RLRUN_TRACEBACK"):
             raise
         tell_error(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
+from rlrun.counted import counted
 from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.interfaces import GeneratorInputs, Weights
 from rlrun.prompts import PromptStream
@@ -90,16 +91,17 @@ def plan_in_words(config: RunConfig, stream: PromptStream) -> list[str]:
     updates = -(-trajectories // (policy.train_global_batch_size or trajectories))
     tokens = trajectories * config.generation.max_new_tokens
     limit, in_all = grpo.max_num_steps, ""
-    steps = "an open number of steps" if limit is None else f"{limit} steps"
+    steps = "an open number of steps" if limit is None else counted(limit, "step")
     if stream.total is not None:
-        in_all = f", at most {stream.total} prompts in all (grpo.max_num_epochs)"
+        in_all = f", at most {counted(stream.total, 'prompt')} in all (grpo.max_num_epochs)"
         enough_for = -(-stream.total // prompts)
         if limit is None or enough_for < limit:
-            steps = f"at most {enough_for} step{'s' * (enough_for != 1)}"
+            steps = f"at most {counted(enough_for, 'step')}"
     lines = [
-        f"{steps} of {prompts} prompts x {samples} samples = {trajectories} trajectories "
-        f"(up to {tokens} sampled tokens) and {updates} optimizer update{'s' * (updates > 1)} each",
-        f"{stream.len_per_epoch} prompts per epoch{in_all}; model {policy.model}",
+        f"{steps} of {counted(prompts, 'prompt')} x {counted(samples, 'sample')} = "
+        f"{counted(trajectories, 'trajectory', 'trajectories')} (up to "
+        f"{counted(tokens, 'sampled token')}) and {counted(updates, 'optimizer update')} each",
+        f"{counted(stream.len_per_epoch, 'prompt')} per epoch{in_all}; model {policy.model}",
     ]
     return lines + _async_in_words(config, scheduler_settings(config, stream))
 
@@ -115,9 +117,8 @@ def _async_in_words(config: RunConfig, settings: SchedulerSettings) -> list[str]
         OnAgeLimit.EXPIRE: "a rollout that would become older is done again",
     }[grpo.on_age_limit]
     lines = [
-        f"asynchronous: trained tokens are at most {settings.max_age} "
-        f"step{'s' * (settings.max_age != 1)} old ({at_limit}); "
-        f"{settings.max_in_flight} prompts generate at once, at most "
+        f"asynchronous: trained tokens are at most {counted(settings.max_age, 'step')} old "
+        f"({at_limit}); {counted(settings.max_in_flight, 'prompt')} at once in generation, at most "
         f"{settings.max_outstanding} are generating, waiting or in training"
     ]
     if settings.max_age > 0:

@@ -18,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from rlrun.compute import compute
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
+from rlrun.counted import counted
 from rlrun.derived import generator_inputs, longest_prompt, sampling_of, thread_counts
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.eval_report import EvalReport, report_of
@@ -79,7 +80,9 @@ def evaluate(
     for notice in prepared.notices:
         console.notice(notice)
     prompts = validation_prompts(prepared.rows, renderer.prompt_ids, config.grpo.max_val_samples)
-    console.say([f"evaluating {name} on {len(prompts)} prompts x {count} samples"])
+    console.say(
+        [f"evaluating {name} on {counted(len(prompts), 'prompt')} x {counted(count, 'sample')}"]
+    )
     if count > 1 and sampling_of(config, training=False).temperature == 0:
         console.notice("at temperature 0 all samples of a prompt are the same")
     evaluation = asyncio.run(_run(policy, renderer, prompts, count, console))

@@ -292,7 +292,7 @@ class Renderer:
                     **{"strftime_now": DAY.strftime, **view.options},
                 )
         # A template is a program; what it raises is up to it.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise DataError(
                 "policy.chat_template",

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from rlrun.counted import counted
 from rlrun.data.gym_rows import GYM_FIELD
 from rlrun.env.verifier import VerifyingEnv
 from rlrun.errors import ConfigError, DataError, Problem
@@ -49,7 +50,7 @@ class Counts:
         scored = self.rows - self.failed
         mean = f", mean reward {self.reward_sum / scored:.4f}" if scored else ""
         return (
-            f"{self.rows} rows{mean}, {self.failed} without a reward, "
+            f"{counted(self.rows, 'row')}{mean}, {self.failed} without a reward, "
             f"{self.limited} at the verifier's limit"
         )
 

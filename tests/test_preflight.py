@@ -379,7 +379,7 @@ def test_a_recipe_for_a_cluster_is_planned_without_its_model_or_gpus() -> None:
     assert not any(line.refused(strict=False) for line in found_lines.values())
     assert found_lines["tokenizer and data"].verdict is Verdict.UNVERIFIED
     assert found_lines["model"].detail.startswith("NemotronHForCausalLM, 31,577,937,344 parameters")
-    assert "256 GPUs on 32 nodes: 64 train and 192 sample" in found_lines["split"].detail
+    assert "256 GPUs on 32 nodes: 64 to train and 192 to sample" in found_lines["split"].detail
     for name in ("memory", "engine memory", "step time", "async"):
         assert found_lines[name].verdict is Verdict.PASS
     assert "2048 answers of 25.2 million tokens" in found_lines["step time"].detail

@@ -150,7 +150,7 @@ class RankActor:
         if self.rank == 0:
             return [ray.put(pack(self.learner.weights()))]
         for _ in self.learner.weights():
-            pass
+            pass  # Gathering is all that is wanted.
         return []
 
 

@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.config.duration import parse_duration
-from rlrun.config.model_words import NO_ROUTERS, is_recurrent, missing_routers, words_of
+from rlrun.config.model_words import (
+    CAUSAL_MODELS,
+    NO_ROUTERS,
+    is_recurrent,
+    missing_routers,
+    not_causal,
+    words_of,
+)
 from rlrun.config.paths import conf_dir, is_file
 from rlrun.config.suggest import nearest
+from rlrun.counted import counted
 from rlrun.metrics import why_never_logged
 
 STOP_METRICS = ("validation/accuracy", "validation/reward_mean", "validation/pass_k")
@@ -92,7 +100,10 @@ def _batch_divides(prompts: int, generations: int, update: int | None) -> str | 
     batch = prompts * generations
     if update is None or batch % update == 0:
         return None
-    size = f"{prompts} prompts x {generations} generations = {batch} trajectories per step"
+    size = (
+        f"{counted(prompts, 'prompt')} x {counted(generations, 'generation')} = "
+        f"{counted(batch, 'trajectory', 'trajectories')} per step"
+    )
     if update > batch:
         return f"{size} are fewer than policy.train_global_batch_size={update}"
     return (
@@ -390,6 +401,12 @@ def _model_is_no_choice(model: str) -> str | None:
     if "/" not in model and is_file(conf_dir() / "policy" / "model" / f"{model}.yaml"):
         return f"policy.model={model} is the name of a choice, not of a model"
     return None
+
+
+@rule("policy.model", "policy.architecture", remedy=CAUSAL_MODELS)
+def _model_continues_a_text(model: str, architecture: Mapping[str, Any]) -> str | None:
+    kind = not_causal(words_of(model, architecture) or {})
+    return None if kind is None else f"policy.model={model} is {kind}"
 
 
 @rule(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlrun.counted import counted
 from rlrun.types import Failure, FailureKind
 
 log = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ class Agents:
             return None
         return (
             f"agent {name} is paused for another {agent.open_until - now:.0f} s after "
-            f"{agent.in_a_row} failures in a row, the first: {agent.cause}"
+            f"{counted(agent.in_a_row, 'failure')} in a row, the first: {agent.cause}"
         )
 
     def succeeded(self, name: str, seconds: float, turns: int) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlrun.counted import counted
 from rlrun.json_line import finite
 from rlrun.sampled import SampledTurn
 from rlrun.types import FailureKind, StopReason, VersionSpan
@@ -273,7 +274,7 @@ def _ids(value: object, name: str) -> tuple[int, ...]:
 def _logprobs(value: object, count: int, name: str) -> list[float]:
     if not isinstance(value, list) or len(value) != count:
         found = f"{len(value)}" if isinstance(value, list) else _kind(value)
-        raise _error(f"{name} has {found} for {LOGPROBS} of {count} tokens")
+        raise _error(f"{name} has {found} for {LOGPROBS} of {counted(count, 'token')}")
     if set(map(type, value)) <= {float} and math.isfinite(sum(value)) and max(value) <= MOST:
         # Nearly always, and at a tenth of the time.
         return value

@@ -158,6 +158,7 @@ class LearnerFiles:
         unexpected = weights - targets.keys()
         if missing and unexpected:
             # transformers saves some models (experts, mostly) under other names than it holds them.
+            # If it cannot read them either, what is wrong is said below.
             with suppress(DataError):
                 renamed = saved_tensors(read_weights(str(folder), str(folder)))
                 if parameters.keys() <= renamed.keys() <= targets.keys():

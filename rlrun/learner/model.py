@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.schema import Policy
+from rlrun.counted import counted
 from rlrun.errors import DataError, TrainingError
 from rlrun.learner import shards
 from rlrun.learner.attention import attends_by_sequence, no_mask, use_attention
@@ -70,7 +71,7 @@ def read_weights(path: str, name: str) -> PreTrainedModel:
             path, dtype=torch.float32, use_safetensors=True, output_loading_info=True
         )
     # Whatever is wrong with the files, transformers raises what comes up while reading them.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"policy.model={name}", f"cannot be loaded: {text}", REPAIR) from error
     model: PreTrainedModel = loaded[0]
@@ -78,7 +79,7 @@ def read_weights(path: str, name: str) -> PreTrainedModel:
     for kind in ("missing", "mismatched"):
         keys = sorted(str(key) for key in found.get(f"{kind}_keys", ()))
         if keys:
-            what = f"{len(keys)} {kind} parameters, such as {keys[0]}"
+            what = f"{counted(len(keys), f'{kind} parameter')}, such as {keys[0]}"
             raise DataError(f"policy.model={name}", what, REPAIR)
     return model
 
@@ -92,7 +93,7 @@ def _read_shards(path: str, folder: Path, name: str) -> PreTrainedModel:
         if (Path(path) / GENERATION).is_file():
             model.generation_config = GenerationConfig.from_pretrained(path)
     # As above.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"policy.model={name}", f"cannot be loaded: {text}", REPAIR) from error
     shards.load(folder, saved_tensors(model), None)
@@ -173,7 +174,8 @@ def hidden_states(model: PreTrainedModel, rows: TokenRows) -> Tensor:
         use_cache=False,
         **extra,
     )
-    return output.last_hidden_state  # type: ignore[no-any-return]
+    hidden: Tensor = output.last_hidden_state
+    return hidden
 
 
 @torch.no_grad()

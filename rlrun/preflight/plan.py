@@ -10,6 +10,7 @@ import torch
 
 from rlrun.cluster.ray import RayCluster
 from rlrun.config.schema import RunConfig
+from rlrun.counted import counted
 from rlrun.errors import NotHere
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.grpo.async_ import AsyncGRPO
@@ -170,7 +171,8 @@ def _look_at_engines(
     engine = engine_of(config, layout)
     weights, _, itself = engine_parts(shape, engine)
     detail = (
-        f"each of {layout.engines * engine.gpus} GPUs of engines holds {_gib(weights.bytes)} of "
+        f"each of {counted(layout.engines * engine.gpus, 'GPU')} of engines holds "
+        f"{_gib(weights.bytes)} of "
         f"weights and may take {engine.share:.0%} of its memory"
     )
     if memory is None:
@@ -178,8 +180,8 @@ def _look_at_engines(
         return
     fit = sequences_that_fit(shape, engine, memory)
     detail += (
-        f"; there is room for {fit} trajectories of {engine.longest} tokens at once on an engine, "
-        f"to which {engine.sequences} come"
+        f"; there is room for {counted(fit, 'trajectory', 'trajectories')} of {engine.longest} "
+        f"tokens at once on an engine, to which {engine.sequences} come"
     )
     if fit == 0:
         findings.fail(
@@ -247,8 +249,8 @@ def _look_at_speed(
     nodes = config.cluster.num_nodes if isinstance(config.cluster, RayCluster) else 1
     findings.add(
         "split",
-        f"{layout.gpus} GPUs on {nodes} node{'s' * (nodes > 1)}: {ranks} train and "
-        f"{engines or ranks} sample, {where}",
+        f"{counted(layout.gpus, 'GPU')} on {counted(nodes, 'node')}: {ranks} to train and "
+        f"{engines or ranks} to sample, {where}",
     )
     if memory is None or not isinstance(config.generation, VLLMGeneration):
         return
@@ -287,8 +289,7 @@ def _look_at_age(config: RunConfig, findings: Findings, found: Times) -> None:
         return
     age = grpo.max_trajectory_age_steps
     detail = (
-        f"the longest answer takes about {needed} step{'s' * (needed != 1)}, "
-        f"max_trajectory_age_steps={age}"
+        f"the longest answer takes about {counted(needed, 'step')}, max_trajectory_age_steps={age}"
     )
     if age >= needed:
         findings.add("age", f"{detail}: nothing waits for it")

@@ -337,7 +337,7 @@ def test_a_head_server_that_names_no_agent_is_an_error() -> None:
         async with running() as live:
             live.agent.instances = [{"server_type": "resources_servers", "process_name": "r"}]
             environment = GymEnvironment(settings(f"env.head_server={live.url}"))
-            with pytest.raises(EnvironmentDown, match="names no agent among 1 servers"):
+            with pytest.raises(EnvironmentDown, match="names no agent among 1 server"):
                 await environment.open(None)
             await environment.close()
 

@@ -141,8 +141,9 @@ _FUNCTIONS = re.compile(r"y (\w(?:\^-1)?\(x\))|(\w(?:\^-1)?\(x\)) y")
 
 def _same_named(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(answer, Named) and not answer.name:
-        right = isinstance(answer.value, Scalar) and answer.node is not None
-        if not right or not decider.equal(answer.node, answer.value.node):  # type: ignore[arg-type, union-attr]
+        if not isinstance(answer.value, Scalar) or answer.node is None:
+            return False
+        if not decider.equal(answer.node, answer.value.node):
             return False
         return same(gold, answer.value, decider)
     if isinstance(gold, Named) and isinstance(answer, Named):
