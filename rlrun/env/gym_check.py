@@ -47,7 +47,7 @@ async def look_at(env: GymEnv) -> list[Finding]:
     finally:
         await client.close()
     if env.config_paths:
-        from rlrun.gym.servers import resolve
+        from rlrun.gym.plan import resolve
 
         plan = await resolve(env.venv, env.config_paths, initial_config(env.config_overrides, None))
         agents = ", ".join(sorted(plan.agents())) or "no agent"
