@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_client import GymClient, RequestFailed
 from rlrun.errors import EnvironmentDown
+from rlrun.gym.plan import RAY_ADDRESS
 from rlrun.interfaces import PolicyAddress
 from rlrun.types import FailureKind
 
@@ -183,7 +184,7 @@ def initial_config(overrides: Mapping[str, Any], policy: PolicyAddress | None) -
         },
     }
     if policy is not None and policy.ray_address is not None:
-        config["ray_head_node_address"] = policy.ray_address
+        config[RAY_ADDRESS] = policy.ray_address
     return _merged(config, overrides)
 
 
