@@ -238,7 +238,7 @@ class Trainer:
         parts.records.trained(batch, self._targets(train))
         dropped, expired = self.collector.take_dropped(), self.collector.take_expired()
         self.current.metrics |= batch_metrics(batch, prepared.entropies, dropped, expired)
-        self.current.metrics |= age_metrics(batch) | prepared.correction
+        self.current.metrics |= age_metrics(batch) | prepared.metrics
         return batch
 
     async def _learn(self, batch: Batch) -> None:
