@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from rlrun.abandoned import Abandoned, tokens_of
 from rlrun.errors import GenerationError
-from rlrun.sampled import Abandoned, tokens_of
 
 T = TypeVar("T")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from threading import Event
 from typing import TYPE_CHECKING
 
+from rlrun.abandoned import tokens_in
 from rlrun.compute import compute, finish_computing
 from rlrun.errors import GenerationError
 from rlrun.interfaces import (
@@ -21,7 +22,6 @@ from rlrun.interfaces import (
     component,
     setting,
 )
-from rlrun.sampled import tokens_in
 from rlrun.types import Completion, GenerationRequest
 
 if TYPE_CHECKING:
