@@ -27,7 +27,7 @@ from rlrun.interfaces import Environment, Generator, RunningCluster
 from rlrun.logs import MetricsLogger
 from rlrun.penalties import Penalties
 from rlrun.prepare import MismatchGuard, Preparation
-from rlrun.prompts import PromptStream, validation_prompts
+from rlrun.prompts import PromptStream, ValidationPrompts
 from rlrun.recorder import Recorder
 from rlrun.refit.probe import Probe
 from rlrun.replay_buffer import ReplayBuffer
@@ -205,7 +205,7 @@ class Wiring:
         rows, prompt_ids = inputs.validation.rows, inputs.renderer.prompt_ids
         return Evaluator(
             self._rollout(training=False),
-            validation_prompts(rows, prompt_ids, grpo.max_val_samples),
+            ValidationPrompts(rows, prompt_ids, grpo.max_val_samples),
             grpo.val_batch_size,
             grpo.val_num_generations_per_prompt,
         )
