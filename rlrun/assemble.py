@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run from its start, or its resume, to its end: what is opened, in which order, and closed."""
+"""A run from its start or resume to its end: opens every part in order, trains, closes them."""
 
 from __future__ import annotations
 

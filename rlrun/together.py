@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that run at once and end at once, with the books of what they sampled in vain."""
+"""Runs calls at the same time: one failure ends all, and what they sampled in vain is counted."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms that the state of training takes on disk: safetensors and JSON, never pickles.
+"""How the state of training is stored on disk: safetensors and JSON, never pickles.
 
 The optimizer's state is named by parameter rather than by its place in a list, and the states of
 all random generators are tensors and numbers, so that a resumed run goes on bit for bit.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets rollouts run beside the trainer: the scheduler's decisions out, what became of them in."""
+"""Runs rollouts beside the trainer: decisions of the scheduler out, their results back in."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rlrun.timeline import Lane
 log = logging.getLogger(__name__)
 
 SETTLE_S = 10.0
-"""For groups that are given up at the end of a run to say how many tokens they had."""
+"""Time for groups that are given up at the end of a run to say how many tokens they had."""
 
 
 class Rollouts:
-    """Within it, whatever the scheduler admits is rolled out, also while a step is trained.
+    """A context in which whatever the scheduler admits is rolled out, also during training.
 
     Args:
         decisions: The scheduler and what it decided.
         collector: Runs the groups.
-        no_progress_timeout_s: Without any news for so long, waiting for it fails; None waits on.
+        no_progress_timeout_s: Waiting fails after so long without any news; None waits for ever.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Rollouts:
         self.collector.start(self.decisions.take_admits())
 
     async def news(self) -> None:
-        """Waits until something has become of a group; notes for what the trainer waited.
+        """Waits until some group has ended; notes what the trainer waited for.
 
         Raises:
             GenerationError: Nothing happened for too long.
