@@ -219,7 +219,7 @@ class _Run:
             shares_weights=not config.grpo.concurrent,
         )
         try:
-            write_address(path, [server], key)
+            write_address(path, server, key)
             self.console.say([f"HTTP server: {', '.join(server.base_urls)} (key in {path})"])
             yield server
         finally:
