@@ -147,8 +147,7 @@ class Renderer:
 
     def turn_ids(
         self,
-        previous_ids: Sequence[int],
-        completion_ids: Sequence[int],
+        context_ids: Sequence[int],
         messages: Sequence[Message],
         *,
         stopped: bool = False,
@@ -156,14 +155,12 @@ class Renderer:
     ) -> tuple[int, ...]:
         """Token ids to append to a turn of the policy when the environment answers.
 
-        The context of the next turn is ``previous_ids + completion_ids + turn_ids(...)``: the end
-        of the turn where it was not sampled, what the template puts behind it, the new messages,
-        and the beginning of the policy's next turn. None of them was sampled.
+        The context of the next turn is ``context_ids + turn_ids(...)``: the end of the turn where
+        it was not sampled, what the template puts behind it, the new messages, and the beginning of
+        the policy's next turn. None of them was sampled.
 
         Args:
-            previous_ids: All tokens before the completion.
-            completion_ids: The completion as sampled; may be empty where it is already part of
-                ``previous_ids``.
+            context_ids: All tokens so far, the policy's completion being the last of them.
             messages: What the environment adds; none lets the policy take another turn.
             stopped: The completion ended in a stop string, so the end of the turn is appended.
             view: What the template is told beside the messages.
@@ -173,8 +170,7 @@ class Renderer:
             DataError: The chat template does not allow a conversation to be continued, or refuses
                 these messages.
         """
-        last = completion_ids[-1] if completion_ids else previous_ids[-1]
-        ended = last in self.eos_ids
+        ended = context_ids[-1] in self.eos_ids
         if not ended and not stopped:
             raise ValueError("a completion without an end-of-sequence token cannot be answered")
         closing = self._closing
