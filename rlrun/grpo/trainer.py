@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of a step. In which order they run is the schedule's: grpo/sync.py."""
+"""The verbs of a step. A schedule decides in which order they run: sync.py or async_.py."""
 
 from __future__ import annotations
 

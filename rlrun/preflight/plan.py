@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model, and what of it needs how much memory where."""
+"""The model, and how much memory each part of a run needs for it."""
 
 from __future__ import annotations
 
