@@ -6,8 +6,8 @@ completion stays as it was sampled, and what the environment says is rendered al
 it. A template's own view of a longer conversation is not used, as it may differ from what the
 policy saw: it tokenizes the answers afresh, and some templates drop the reasoning of earlier turns.
 
-Text inside messages is only text. What looks like a special token there is encoded by its
-characters, so that neither a data row nor a tool's output can end a turn or begin another.
+Text inside messages is only text: what looks like a special token there is not one
+(special_tokens.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from rlrun.detokenize import TokenBytes, is_byte_level
 from rlrun.errors import DataError
 from rlrun.messages import map_strings, normalize, strings
 from rlrun.models import check_vocabulary, eos_token_ids, load_tokenizer, vocabulary_size
+from rlrun.special_tokens import SpecialTokens, put_stand_ins
 from rlrun.template_limits import bounded_rendering, install
 from rlrun.types import Message
 
@@ -40,9 +41,6 @@ ANSWERED = "rlrun-probe-answer"
 THOUGHT = "rlrun-probe-thought"
 ASKED_AGAIN = "rlrun-probe-question-again"
 PROBE = ({"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWERED})
-
-STAND_INS = range(0x100000, 0x10FFFE)
-"""The last private-use plane: code points that no template and hardly a text gives a meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,35 +94,13 @@ class Renderer:
         self.eos_ids: tuple[int, ...] = tuple(eos_ids)
         pad_id = tokenizer.pad_token_id
         self.pad_id: int = self.eos_ids[0] if pad_id is None else pad_id
-        # A model may end a turn with a token that its tokenizer has not marked as special.
-        specials = {
-            token.content: token_id
-            for token_id, token in tokenizer.added_tokens_decoder.items()
-            if token.content and (token.special or token_id in self.eos_ids)
-        }
-        # Longest first, as one special token may contain another.
-        self._as_text: dict[str, tuple[int, ...]] = {
-            special: self._characters(special, specials[special])
-            for special in sorted(specials, key=len, reverse=True)
-        }
+        self._specials = SpecialTokens(tokenizer, self.eos_ids)
         self._token_bytes: tuple[TokenBytes, TokenBytes] | None = None
         """Of all tokens, and without the special ones; None if bytes do not make up the text."""
         if is_byte_level(tokenizer):
             # A token that ends a turn need not be a special one.
             said = TokenBytes(tokenizer, True, silent=self.eos_ids)
             self._token_bytes = TokenBytes(tokenizer, False), said
-
-    def _characters(self, special: str, token_id: int) -> tuple[int, ...]:
-        """Token ids that spell a special token without being it."""
-
-        def encode(text: str) -> list[int]:
-            ids: list[int] = self.tokenizer(
-                text, add_special_tokens=False, split_special_tokens=True
-            )["input_ids"]
-            return ids
-
-        whole = encode(special)
-        return tuple(encode(special[:1]) + encode(special[1:]) if token_id in whole else whole)
 
     @classmethod
     def load(cls, policy: Policy) -> Renderer:
@@ -279,11 +255,10 @@ class Renderer:
     def _escape(
         self, messages: Sequence[Message], view: TemplateView
     ) -> tuple[list[Message], TemplateView, dict[str, str]]:
-        """Puts a stand-in character where a text of others spells a special token.
+        """Puts a stand-in character where messages or view spell a special token.
 
         Returns:
-            The messages, the view, and the special token's text by its stand-in (empty for nearly
-            all).
+            Both, and the special token's text by its stand-in (empty for nearly all).
         """
         plain = [normalize(message) for message in messages]
         text = "\0".join((*strings(plain), *strings(view.tools), *strings(view.options)))
@@ -293,16 +268,10 @@ class Renderer:
             raise DataError(
                 "messages", f"text that is not Unicode: {error}", "Replace the lone surrogates"
             ) from error
-        spelled = [special for special in self._as_text if special in text]
-        if not spelled:
+        stand_ins = self._specials.stand_ins(text)
+        if not stand_ins:
             return plain, view, {}
-        unused = (chr(code) for code in STAND_INS if chr(code) not in text)
-        stand_ins = dict(zip(spelled, unused, strict=False))
-        pattern = re.compile("|".join(map(re.escape, spelled)))
-
-        def escape(part: str) -> str:
-            return pattern.sub(lambda match: stand_ins[match[0]], part)
-
+        escape = partial(put_stand_ins, stand_ins)
         escaped = [map_strings(message, escape) for message in plain]
         shown = TemplateView(
             tuple(map_strings(view.tools, escape)), map_strings(view.options, escape)
@@ -315,7 +284,9 @@ class Renderer:
         ids: list[int] = []
         for part in parts:
             ids.extend(
-                self._as_text[stand_ins[part]] if part in stand_ins else self._tokenize(part)
+                self._specials.spelled[stand_ins[part]]
+                if part in stand_ins
+                else self._tokenize(part)
             )
         if self._vocabulary is not None and ids and max(ids) >= self._vocabulary:
             raise DataError(
