@@ -103,7 +103,7 @@ class Learner:
             return self._pass(self.forward, samples)
 
     def _goes_on(self, samples: Sequence[Sample]) -> bool:
-        """Whether the update can use the graph of this pass; the graph of one microbatch is held."""
+        """Whether the update can use the graph of this pass, as it can that of one microbatch."""
         policy = self.policy
         return (
             self.ranks.size == 1
