@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run from its start, or its resume, to its end: what is opened, in which order, and closed."""
+"""A run from its start or resume to its end: opens every part in order, trains, closes them."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ class _Run:
             shares_weights=not config.grpo.concurrent,
         )
         try:
-            write_address(path, [server], key)
+            write_address(path, server, key)
             self.console.say([f"HTTP server: {', '.join(server.base_urls)} (key in {path})"])
             yield server
         finally:

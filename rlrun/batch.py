@@ -52,8 +52,8 @@ class Sample:
         weights: Importance-sampling correction; 1 where there is none.
         ref_logprobs: From the reference policy; None without a KL penalty.
         advantage: The same for every token; 0 where masked.
-        turn_advantages: Other ones of some stretches, as (start, end, advantage) over the sampled
-            tokens.
+        turn_advantages: Advantages that replace it for some turns, as (start, end, advantage) over
+            the sampled tokens.
         stale_tokens: Sampled tokens that are too old.
     """
 

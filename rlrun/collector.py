@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the rollouts going that the scheduler admits, and says what became of each group."""
+"""Runs the rollouts that the scheduler admits, and reports how each group ended."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rlrun.types import Prompt, TrajectoryGroup
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""Seconds after which it is looked again, at the latest, for groups past their deadline."""
+"""Most seconds between two looks for groups that are past their deadline."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,9 +59,9 @@ class Collector:
         stream: Where positions get their prompts.
         buffer: Where finished groups wait until they are trained.
         num_samples: Trajectories per group.
-        scored_needed: Of them, that must have a reward for the group to be of use.
+        scored_needed: How many of them must have a reward for the group to be of use.
         lacks_signal: Dynamic sampling: which groups are not trained; None trains all.
-        deadline: How long a group may take, by what is known when it has taken that long.
+        deadline: How long a group may take; asked anew at every look.
     """
 
     def __init__(

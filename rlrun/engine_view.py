@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One engine of a generator as a generator: what asks it stays with it as long as it is there."""
+"""One engine of a generator, seen as a generator: requests stay with it while it is alive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Answer = Callable[[Sequence[GenerationRequest]], Awaitable[list[Completion]]]
 
 
 class EngineView(Generator):
-    """All engines, of which one answers as long as it is there.
+    """All engines, of which one answers as long as it is alive.
 
     Args:
         whole: All of them; they batch by themselves.

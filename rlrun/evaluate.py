@@ -50,11 +50,8 @@ class Evaluator:
         groups: list[TrajectoryGroup] = []
         for start in range(0, len(self.prompts), self.batch_size):
             prompts = self.prompts[start : start + self.batch_size]
-            groups += await self._run_batch([Job(p, self.num_samples) for p in prompts])
+            groups += await self.rollout.run([Job(p, self.num_samples) for p in prompts])
         return Evaluation(validation_metrics(groups, self.num_samples), groups)
-
-    async def _run_batch(self, jobs: Sequence[Job]) -> list[TrajectoryGroup]:
-        return await self.rollout.run(jobs)
 
 
 def accuracy_of(trajectory: Trajectory) -> float:

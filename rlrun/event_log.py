@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rlrun.atomic import write_file
 from rlrun.errors import StorageError
 from rlrun.scheduler import Decision, Event, decision_from_json, event_from_json
 
@@ -231,7 +232,8 @@ def truncate_after(path: Path, seq: int, superseded: Path) -> Cut:
             if tails and tails[-1].read_bytes() == tail:
                 target = tails[-1]
             else:
-                _write_whole(target, tail)
+                superseded.mkdir(parents=True, exist_ok=True)
+                write_file(target, tail)
             file.truncate(keep)
             os.fsync(file.fileno())
     except OSError as error:
@@ -247,19 +249,3 @@ def _done_before(tails: Sequence[Path], seq: int) -> Cut:
         return Cut((), None)
     events = tuple(line.event for line in LogReader(tails[-1], seq + 1))
     return Cut(events, tails[-1])
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    """Writes a file that is either complete or absent under its name, in a folder that lasts."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

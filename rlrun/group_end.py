@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an attempt at a group ended: what the scheduler is told of it, and what the timeline."""
+"""How an attempt at a group ended, in the terms of the scheduler and of the timeline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def judge(
     scored_needed: int,
     lacks_signal: Callable[[TrajectoryGroup], bool] | None,
 ) -> GroupFinished | GroupFailed:
-    """What has become of a group that was rolled out.
+    """Whether a group that was rolled out is of use.
 
     Args:
         admit: What it was rolled out for.

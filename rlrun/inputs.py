@@ -22,7 +22,13 @@ from rlrun.sinks.installed import check_sinks_installed
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What is read and checked before any model is loaded."""
+    """What is read and checked before any model is loaded.
+
+    Attributes:
+        renderer: Tokenizer and chat template of the policy.
+        stream: The training prompts.
+        validation: The rows of validation; None if the run has none.
+    """
 
     renderer: Renderer
     stream: PromptStream

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The seams: each slot's settings class (what conf/ fills) and the live handle that it makes.
 
-This is where everybody imports them from; they stand in slots/, a file for each subject, in the
-order of a step: schedule.py, generation.py, env.py, batching.py, objective.py, cluster.py.
+Import them from here. They are defined in slots/, one file per subject, in the order of a step:
+schedule.py, generation.py, env.py, batching.py, objective.py, cluster.py.
 
 A variant is one Python file in the slot's package that registers a subclass of the slot with
 ``@component("slot/name")``, and one ``conf/slot/name.yaml``. Settings classes have no defaults of
@@ -12,7 +12,7 @@ that reading and checking a configuration stays quick.
 
 from __future__ import annotations
 
-from rlrun.sampled import Abandoned
+from rlrun.abandoned import Abandoned
 from rlrun.slots.batching import Batching, ReadyGroup
 from rlrun.slots.cluster import Cluster, Device, Precision, RunningCluster
 from rlrun.slots.env import (

@@ -76,22 +76,34 @@ def plot_runs(
         path = out if out is not None else runs[0].root / "plot.png"
         write_file(path, draw(panels))
         console.tell(str(path))
-        return
-    heads = ["metric", *(["run"] if len(runs) > 1 else []), "first", "last"]
+    else:
+        console.print(_table(panels, target, console.width, several=len(runs) > 1))
+
+
+def _table(panels: Sequence[Panel], target: TextIO, width: int, *, several: bool) -> Table:
+    """A line per curve, drawn beside its first and last value; with its run if there are several.
+
+    Args:
+        panels: With a curve each at least.
+        target: What the curves are drawn for: its encoding decides how.
+        width: Columns of the table.
+        several: Whether there are several runs.
+    """
+    heads = ["metric", *(["run"] if several else []), "first", "last"]
     rows = [
-        [panel.title, *([curve.name] if len(runs) > 1 else []), number(first), number(last)]
+        [panel.title, *([curve.name] if several else []), number(first), number(last)]
         for panel, curve in _curves(panels)
         for (_, first), (_, last) in [(curve.points[0], curve.points[-1])]
     ]
     taken = sum(2 + max(map(columns, column)) for column in zip(heads, *rows, strict=True))
     # A curve that is folded reads as two.
-    width = max(_NARROWEST, min(_WIDTH, console.width - taken))
+    left = max(_NARROWEST, min(_WIDTH, width - taken))
     table = Table(box=None, pad_edge=False, show_edge=False)
     for title in (*heads, "over the steps"):
         table.add_column(title, overflow="fold")
     for row, (_, curve) in zip(rows, _curves(panels), strict=True):
-        table.add_row(*row, sparkline([value for _, value in curve.points], target, width))
-    console.print(table)
+        table.add_row(*row, sparkline([value for _, value in curve.points], target, left))
+    return table
 
 
 def _curves(panels: Sequence[Panel]) -> list[tuple[Panel, Curve]]:

@@ -24,13 +24,13 @@ class Prepared:
     Attributes:
         batch: Ready for the learner.
         entropies: Of each sample's tokens, in nats, in the order of ``batch.samples``.
-        correction: ``correction/*`` metrics, none of them if nothing is trained, and ``penalty/*``.
-        warning: What the correction has to say about them, or None.
+        metrics: ``correction/*``, none of them if nothing is trained, and ``penalty/*``.
+        warning: What the correction has to say about its metrics, or None.
     """
 
     batch: Batch
     entropies: list[Floats]
-    correction: dict[str, float]
+    metrics: dict[str, float]
     warning: str | None
 
 

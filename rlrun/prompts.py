@@ -150,13 +150,6 @@ class ValidationPrompts(Sequence[Prompt]):
         return Prompt(position, 0, row, self._render(row.messages))
 
 
-def validation_prompts(
-    rows: Sequence[Row], render: Render, max_val_samples: int | None
-) -> ValidationPrompts:
-    """The prompts of a validation."""
-    return ValidationPrompts(rows, render, max_val_samples)
-
-
 def permutation(size: int, seed: int, epoch: int) -> NDArray[np.int64]:
     """A shuffled order of range(size), the same under every version of every library.
 

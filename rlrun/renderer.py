@@ -6,8 +6,8 @@ completion stays as it was sampled, and what the environment says is rendered al
 it. A template's own view of a longer conversation is not used, as it may differ from what the
 policy saw: it tokenizes the answers afresh, and some templates drop the reasoning of earlier turns.
 
-Text inside messages is only text. What looks like a special token there is encoded by its
-characters, so that neither a data row nor a tool's output can end a turn or begin another.
+Text inside messages is only text: what looks like a special token there is not one
+(special_tokens.py).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from rlrun.detokenize import TokenBytes, is_byte_level
 from rlrun.errors import DataError
 from rlrun.messages import map_strings, normalize, strings
 from rlrun.models import check_vocabulary, eos_token_ids, load_tokenizer, vocabulary_size
+from rlrun.special_tokens import SpecialTokens, put_stand_ins
 from rlrun.template_limits import bounded_rendering, install
 from rlrun.types import Message
 
@@ -48,9 +49,6 @@ TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 DAY = datetime(2024, 7, 26)
 """What templates that ask for the date are told: tomorrow, or when it is resumed, a run must render
 what it renders today. The day is the one that Llama's templates name where nobody tells them."""
-
-STAND_INS = range(0x100000, 0x10FFFE)
-"""The last private-use plane: code points that no template and hardly a text gives a meaning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,17 +102,7 @@ class Renderer:
         self.eos_ids: tuple[int, ...] = tuple(eos_ids)
         pad_id = tokenizer.pad_token_id
         self.pad_id: int = self.eos_ids[0] if pad_id is None else pad_id
-        # A model may end a turn with a token that its tokenizer has not marked as special.
-        specials = {
-            token.content: token_id
-            for token_id, token in tokenizer.added_tokens_decoder.items()
-            if token.content and (token.special or token_id in self.eos_ids)
-        }
-        # Longest first, as one special token may contain another.
-        self._as_text: dict[str, tuple[int, ...]] = {
-            special: self._characters(special, specials[special])
-            for special in sorted(specials, key=len, reverse=True)
-        }
+        self._specials = SpecialTokens(tokenizer, self.eos_ids)
         # A token that ends a turn need not be a special one.
         self._unsaid = list(self.eos_ids) + [
             token_id
@@ -127,24 +115,10 @@ class Renderer:
             said = TokenBytes(tokenizer, silent=self._unsaid)
             self._token_bytes = TokenBytes(tokenizer), said
 
-    def _characters(self, special: str, token_id: int) -> tuple[int, ...]:
-        """Token ids that spell a special token without being it."""
-
-        def encode(text: str) -> list[int]:
-            ids: list[int] = self.tokenizer(
-                text, add_special_tokens=False, split_special_tokens=True
-            )["input_ids"]
-            return ids
-
-        whole = encode(special)
-        return tuple(encode(special[:1]) + encode(special[1:]) if token_id in whole else whole)
-
     @classmethod
     def load(cls, policy: Policy) -> Renderer:
         """The renderer of a policy, with every end-of-sequence token that its model names."""
         tokenizer, vocabulary = load_tokenizer(policy), vocabulary_size(policy)
-        if "strftime_now" in str(tokenizer.get_chat_template()):
-            log.info("the chat template shows a date, which is always %s", DAY.date())
         if vocabulary is not None:
             check_vocabulary(policy, tokenizer, vocabulary)
         return cls(tokenizer, eos_token_ids(policy, tokenizer), vocabulary)
@@ -162,8 +136,7 @@ class Renderer:
 
     def turn_ids(
         self,
-        previous_ids: Sequence[int],
-        completion_ids: Sequence[int],
+        context_ids: Sequence[int],
         messages: Sequence[Message],
         *,
         stopped: bool = False,
@@ -171,14 +144,12 @@ class Renderer:
     ) -> tuple[int, ...]:
         """Token ids to append to a turn of the policy when the environment answers.
 
-        The context of the next turn is ``previous_ids + completion_ids + turn_ids(...)``: the end
-        of the turn where it was not sampled, what the template puts behind it, the new messages,
-        and the beginning of the policy's next turn. None of them was sampled.
+        The context of the next turn is ``context_ids + turn_ids(...)``: the end of the turn where
+        it was not sampled, what the template puts behind it, the new messages, and the beginning of
+        the policy's next turn. None of them was sampled.
 
         Args:
-            previous_ids: All tokens before the completion.
-            completion_ids: The completion as sampled; may be empty where it is already part of
-                ``previous_ids``.
+            context_ids: All tokens so far, the policy's completion being the last of them.
             messages: What the environment adds; none lets the policy take another turn.
             stopped: The completion ended in a stop string, so the end of the turn is appended.
             view: What the template is told beside the messages.
@@ -188,8 +159,7 @@ class Renderer:
             DataError: The chat template does not allow a conversation to be continued, or refuses
                 these messages.
         """
-        last = completion_ids[-1] if completion_ids else previous_ids[-1]
-        ended = last in self.eos_ids
+        ended = context_ids[-1] in self.eos_ids
         if not ended and not stopped:
             raise ValueError("a completion without an end-of-sequence token cannot be answered")
         closing = self._closing
@@ -219,9 +189,9 @@ class Renderer:
         if "strftime_now" not in self.tokenizer.get_chat_template():
             return []
         return [
-            f"the chat template of {self.tokenizer.name_or_path} asks for today's date: prompts "
-            "change from day to day, also those of a run that is resumed; set policy.chat_template "
-            "to one with a fixed date"
+            f"the chat template of {self.tokenizer.name_or_path} asks for today's date and is told "
+            f"{DAY:%Y-%m-%d} every day, so that a resumed run has the same prompts; set "
+            "policy.chat_template to one with another date"
         ]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
@@ -306,11 +276,10 @@ class Renderer:
     def _escape(
         self, messages: Sequence[Message], view: TemplateView
     ) -> tuple[list[Message], TemplateView, dict[str, str]]:
-        """Puts a stand-in character where a text of others spells a special token.
+        """Puts a stand-in character where messages or view spell a special token.
 
         Returns:
-            The messages, the view, and the special token's text by its stand-in (empty for nearly
-            all).
+            Both, and the special token's text by its stand-in (empty for nearly all).
         """
         plain = [normalize(message) for message in messages]
         text = "\0".join((*strings(plain), *strings(view.tools), *strings(view.options)))
@@ -320,16 +289,10 @@ class Renderer:
             raise DataError(
                 "messages", f"text that is not Unicode: {error}", "Replace the lone surrogates"
             ) from error
-        spelled = [special for special in self._as_text if special in text]
-        if not spelled:
+        stand_ins = self._specials.stand_ins(text)
+        if not stand_ins:
             return plain, view, {}
-        unused = (chr(code) for code in STAND_INS if chr(code) not in text)
-        stand_ins = dict(zip(spelled, unused, strict=False))
-        pattern = re.compile("|".join(map(re.escape, spelled)))
-
-        def escape(part: str) -> str:
-            return pattern.sub(lambda match: stand_ins[match[0]], part)
-
+        escape = partial(put_stand_ins, stand_ins)
         escaped = [map_strings(message, escape) for message in plain]
         shown = TemplateView(
             tuple(map_strings(view.tools, escape)), map_strings(view.options, escape)
@@ -342,7 +305,9 @@ class Renderer:
         ids: list[int] = []
         for part in parts:
             ids.extend(
-                self._as_text[stand_ins[part]] if part in stand_ins else self._tokenize(part)
+                self._specials.spelled[stand_ins[part]]
+                if part in stand_ins
+                else self._tokenize(part)
             )
         if self._vocabulary is not None and ids and max(ids) >= self._vocabulary:
             raise DataError(

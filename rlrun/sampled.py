@@ -9,29 +9,15 @@ all others by the seed of its requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
-from rlrun.errors import GenerationError
+from rlrun.abandoned import Abandoned, tokens_in
 from rlrun.types import Completion
-
-T = TypeVar("T")
 
 END_S = 10.0
 """Seconds that an engine has to give requests up; what it then still samples is not counted."""
-
-
-class Abandoned(asyncio.CancelledError):
-    """A cancelled call, with the number of tokens that were sampled for it.
-
-    Args:
-        tokens: Counted for the books; the tokens themselves are gone.
-    """
-
-    def __init__(self, tokens: int) -> None:
-        super().__init__(tokens)
-        self.tokens = tokens
 
 
 class EpisodeOver(Exception):
@@ -135,23 +121,3 @@ class SampledLog:
         if running:
             await asyncio.wait(running, timeout=END_S)
         return Sampled(tuple(episode.turns), episode.unfinished)
-
-
-def tokens_in(completions: Sequence[Completion]) -> int:
-    """Tokens that were sampled for answers."""
-    return sum(len(completion.token_ids) for completion in completions)
-
-
-def tokens_of(task: asyncio.Future[T], tokens_of_result: Callable[[T], int]) -> int:
-    """Tokens that were sampled for a call that is over, however it ended, as far as that is known.
-
-    A task that was cancelled says so once: asyncio gives its exception away, and a new one, that
-    knows nothing, to whoever asks again. ``gather`` is among those who ask.
-    """
-    try:
-        return tokens_of_result(task.result())
-    except (Abandoned, GenerationError) as error:
-        return error.tokens
-    # Any other end says nothing about tokens; it is for the caller to raise it.
-    except BaseException:  # noqa: BLE001
-        return 0

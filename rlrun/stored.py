@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from rlrun.config import load, load_section
-from rlrun.config.schema import OnBadRow
+from rlrun.config.data_schema import OnBadRow
 from rlrun.data.load import load_rows
 from rlrun.score import Counts, score_file
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls that run at once and end at once, with the books of what they sampled in vain."""
+"""Runs calls at the same time: one failure ends all, and what they sampled in vain is counted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from rlrun.abandoned import Abandoned, tokens_of
 from rlrun.errors import GenerationError
-from rlrun.sampled import Abandoned, tokens_of
 
 T = TypeVar("T")
 

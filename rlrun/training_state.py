@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms that the state of training takes on disk: safetensors and JSON, never pickles.
+"""How the state of training is stored on disk: safetensors and JSON, never pickles.
 
 The optimizer's state is named by parameter rather than by its place in a list, and the states of
 all random generators are tensors and numbers, so that a resumed run goes on bit for bit.
@@ -200,13 +200,11 @@ def unflatten_optimizer_state(
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def rng_state(
-    generators: Mapping[str, np.random.Generator],
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The state of all sources of randomness in this process.
+def rng_state() -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The state of all global random generators of this process.
 
-    These are torch's on the CPU and on every CUDA device, Python's ``random``, NumPy's global one
-    and the given ones, which must be PCG64 (what ``numpy.random.default_rng`` makes).
+    These are torch's on the CPU and on every CUDA device, Python's ``random`` and NumPy's. Prompts
+    and requests draw from seeds of their own, which need no state.
 
     Returns:
         Tensors for ``save_tensors`` and a value for ``save_json``.
@@ -226,7 +224,6 @@ def rng_state(
             "has_gauss": int(legacy["has_gauss"]),
             "gauss": float(legacy["gauss"]),
         },
-        "generators": {name: _as_text(g.bit_generator.state) for name, g in generators.items()},
     }
     return tensors, values
 
@@ -234,7 +231,6 @@ def rng_state(
 def restore_rng_state(
     tensors: Mapping[str, Tensor],
     values: Mapping[str, Any],
-    generators: Mapping[str, np.random.Generator],
     where: str,
 ) -> None:
     """Puts back what ``rng_state`` took.
@@ -245,7 +241,6 @@ def restore_rng_state(
     Args:
         tensors: Its tensors.
         values: Its other value.
-        generators: The same names; each gets its state in place.
         where: The file, for error messages.
 
     Raises:
@@ -272,10 +267,6 @@ def restore_rng_state(
         numpy = values["numpy"]
         key = tensors["numpy"].numpy().astype(np.uint32)
         np.random.set_state(("MT19937", key, numpy["pos"], numpy["has_gauss"], numpy["gauss"]))
-        if values["generators"].keys() != generators.keys():
-            raise ValueError(f"it has generators {sorted(values['generators'])}")
-        for name, generator in generators.items():
-            generator.bit_generator.state = _from_text(values["generators"][name])
     except (KeyError, ValueError, TypeError, RuntimeError) as error:
         what = f"is no complete state of random generators: {error}"
         raise StorageError(where, what, RESTORE) from error
@@ -283,16 +274,3 @@ def restore_rng_state(
 
 def _cuda_in_use() -> bool:
     return bool(torch.cuda.is_initialized())
-
-
-def _as_text(state: Mapping[str, Any]) -> dict[str, Any]:
-    """PCG64's integers have 128 bits; many JSON readers would round them."""
-    if state["bit_generator"] not in ("PCG64", "PCG64DXSM"):
-        raise TypeError(f"{state['bit_generator']} is not supported; use numpy.random.default_rng")
-    inner = {name: str(value) for name, value in state["state"].items()}
-    return {**state, "state": inner}
-
-
-def _from_text(state: Mapping[str, Any]) -> dict[str, Any]:
-    inner = {name: int(value) for name, value in state["state"].items()}
-    return {**state, "state": inner}

@@ -27,7 +27,7 @@ from rlrun.interfaces import Environment, Generator, RunningCluster
 from rlrun.logs import MetricsLogger
 from rlrun.penalties import Penalties
 from rlrun.prepare import MismatchGuard, Preparation
-from rlrun.prompts import PromptStream, validation_prompts
+from rlrun.prompts import PromptStream, ValidationPrompts
 from rlrun.recorder import Recorder
 from rlrun.refit.probe import Probe
 from rlrun.replay_buffer import ReplayBuffer
@@ -47,7 +47,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """What runs and has to be closed."""
+    """What runs and has to be closed.
+
+    Attributes:
+        cluster: Where the roles are; has the learner.
+        generator: Ready for its first refit.
+        server: The HTTP server in front of the generator; None without one.
+        environment: Open.
+    """
 
     cluster: RunningCluster
     generator: Generator
@@ -57,7 +64,16 @@ class Live:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a run keeps and a checkpoint restores, weights apart."""
+    """What a run has come to: what a checkpoint restores, weights apart, and what is logged.
+
+    Attributes:
+        decisions: The scheduler with its event log.
+        metrics: Writes metrics.jsonl and tells the sinks.
+        buffer: Finished groups that are not trained yet.
+        guard: Steps in a row in which generator and learner disagreed.
+        timeline: Who was busy when, in the step in progress.
+        timeline_file: Where the timeline of every step is written.
+    """
 
     decisions: Decisions
     metrics: MetricsLogger
@@ -205,7 +221,7 @@ class Wiring:
         rows, prompt_ids = inputs.validation.rows, inputs.renderer.prompt_ids
         return Evaluator(
             self._rollout(training=False),
-            validation_prompts(rows, prompt_ids, grpo.max_val_samples),
+            ValidationPrompts(rows, prompt_ids, grpo.max_val_samples),
             grpo.val_batch_size,
             grpo.val_num_generations_per_prompt,
         )

@@ -14,7 +14,7 @@ import pytest
 
 from rlrun.errors import StorageError
 from rlrun.event_log import Cut, EventLog, LogReader, truncate_after
-from rlrun.scheduler import Admit, DataEnded, Finish, VersionPublished
+from rlrun.scheduler import Admit, Finish, VersionPublished
 
 
 def write(path: Path, first: int, last: int) -> None:
@@ -148,9 +148,9 @@ def test_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
     program = (
         "import sys; from pathlib import Path\n"
         "from rlrun.event_log import EventLog\n"
-        "from rlrun.scheduler import DataEnded\n"
+        "from rlrun.scheduler import VersionPublished\n"
         "log = EventLog(Path(sys.argv[1]))\n"
-        "for seq in range(10**9): log.append(seq, DataEnded(seq), ())\n"
+        "for seq in range(10**9): log.append(seq, VersionPublished(seq), ())\n"
     )
     writer = subprocess.Popen([sys.executable, "-c", program, str(path)])
     deadline = time.monotonic() + 30
@@ -161,7 +161,7 @@ def test_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:
     writer.wait()
     lines = list(LogReader(path))
     assert len(lines) > 100
-    assert [line.event for line in lines] == [DataEnded(n) for n in range(len(lines))]
+    assert [line.event for line in lines] == [VersionPublished(n) for n in range(len(lines))]
 
 
 def test_deeply_nested_line_is_an_error_with_its_line(tmp_path: Path) -> None:

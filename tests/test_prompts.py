@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.errors import DataError
-from rlrun.prompts import PromptStream, permutation, validation_prompts
+from rlrun.prompts import PromptStream, ValidationPrompts, permutation
 from rlrun.types import Row
 
 
@@ -119,7 +119,7 @@ def test_stream_of_nothing_is_refused():
 
 @pytest.mark.parametrize(("limit", "count"), [(None, 10), (4, 4), (10, 10), (99, 10)])
 def test_validation_has_each_row_once_in_order(limit, count):
-    prompts = validation_prompts(rows(10), render, limit)
+    prompts = ValidationPrompts(rows(10), render, limit)
     assert len(prompts) == count
     assert [prompt.row.answer for prompt in prompts] == [str(n) for n in range(count)]
     assert [prompt.position for prompt in prompts] == list(range(count))

@@ -98,7 +98,7 @@ def test_a_beginning_of_sequence_token_comes_once() -> None:
     )
     assert renderer.tokenizer("a")["input_ids"][0] == bos
     assert renderer.prompt_ids([QUESTION]).count(bos) == 1
-    assert bos not in renderer.turn_ids((5,), renderer.eos_ids, [QUESTION])
+    assert bos not in renderer.turn_ids((5, *renderer.eos_ids), [QUESTION])
 
 
 def test_sampled_tokens_are_not_part_of_what_is_appended(renderer: Renderer) -> None:
@@ -108,7 +108,8 @@ def test_sampled_tokens_are_not_part_of_what_is_appended(renderer: Renderer) -> 
     assert spelled != canonical
     end = renderer.eos_ids
     appended = [
-        renderer.turn_ids(prompt, completion + end, [RESULT]) for completion in (spelled, canonical)
+        renderer.turn_ids(prompt + completion + end, [RESULT])
+        for completion in (spelled, canonical)
     ]
     assert appended[0] == appended[1]
     assert renderer.decode(appended[0], skip_special=False) == (
@@ -120,7 +121,8 @@ def test_the_context_of_a_third_turn_holds_both_earlier_ones(renderer: Renderer)
     context = renderer.prompt_ids([QUESTION])
     for turn in range(2):
         completion = (*encode(renderer, f"look {turn}"), *renderer.eos_ids)
-        context += completion + renderer.turn_ids(context, completion, [RESULT])
+        context += completion
+        context += renderer.turn_ids(context, [RESULT])
     assert renderer.decode(context, skip_special=False) == (
         "<|im_start|>user\nWhat is 37 + 45?<|im_end|>\n"
         "<|im_start|>assistant\nlook 0<|im_end|>\n<|im_start|>tool\n82<|im_end|>\n"
@@ -131,24 +133,25 @@ def test_the_context_of_a_third_turn_holds_both_earlier_ones(renderer: Renderer)
 
 def test_a_turn_ended_by_a_stop_string_is_closed(renderer: Renderer) -> None:
     prompt, completion = renderer.prompt_ids([QUESTION]), encode(renderer, "ok</call>")
-    ids = renderer.turn_ids(prompt, completion, [RESULT], stopped=True)
+    ids = renderer.turn_ids(prompt + completion, [RESULT], stopped=True)
     assert ids[0] == renderer.eos_ids[0]
-    ended = renderer.turn_ids(prompt, (*completion, renderer.eos_ids[0]), [RESULT], stopped=True)
+    context = (*prompt, *completion, renderer.eos_ids[0])
+    ended = renderer.turn_ids(context, [RESULT], stopped=True)
     assert ids[1:] == ended
 
 
 def test_a_cut_completion_cannot_be_answered(renderer: Renderer) -> None:
-    with pytest.raises(ValueError, match="cannot be answered"):
-        renderer.turn_ids(renderer.prompt_ids([QUESTION]), (5, 6), [RESULT])
-    with pytest.raises(ValueError, match="cannot be answered"):
-        renderer.turn_ids(renderer.prompt_ids([QUESTION]), (), [RESULT])
+    prompt = renderer.prompt_ids([QUESTION])
+    for context in ((*prompt, 5, 6), prompt):
+        with pytest.raises(ValueError, match="cannot be answered"):
+            renderer.turn_ids(context, [RESULT])
 
 
 def test_any_end_of_sequence_token_ends_a_turn(renderer: Renderer) -> None:
     both = Renderer(renderer.tokenizer, (*renderer.eos_ids, renderer.pad_id))
     prompt = both.prompt_ids([QUESTION])
-    with_pad = both.turn_ids(prompt, (5, renderer.pad_id), [RESULT])
-    assert with_pad == renderer.turn_ids(prompt, (5, *renderer.eos_ids), [RESULT])
+    with_pad = both.turn_ids((*prompt, 5, renderer.pad_id), [RESULT])
+    assert with_pad == renderer.turn_ids((*prompt, 5, *renderer.eos_ids), [RESULT])
 
 
 @pytest.mark.parametrize("template", [HEADERS, BRACKETS, STRIPPING])
@@ -159,7 +162,7 @@ def test_other_templates_continue_as_they_render(template: str) -> None:
     whole = renderer.prompt_ids(conversation)
     (end,) = {token for token in whole if token in renderer.eos_ids}
     prompt = renderer.prompt_ids([QUESTION])
-    appended = renderer.turn_ids(prompt, (*encode(renderer, "82"), end), [QUESTION])
+    appended = renderer.turn_ids((*prompt, *encode(renderer, "82"), end), [QUESTION])
     assert whole[-len(appended) :] == appended
     assert whole[-len(appended) - 1] == end
 
@@ -170,7 +173,8 @@ def test_a_template_that_drops_reasoning_only_contributes_new_messages(
     renderer = with_template(STRIPPING)
     prompt = renderer.prompt_ids([QUESTION])
     completion = (*encode(renderer, "<think>a</think>b"), renderer.tokenizer.eos_token_id)
-    context = prompt + completion + renderer.turn_ids(prompt, completion, [QUESTION])
+    context = prompt + completion
+    context += renderer.turn_ids(context, [QUESTION])
     text = renderer.decode(context, skip_special=False)
     assert "<think>a</think>b<|im_end|>\n<|im_start|>user\nWhat" in text
     rendered = [QUESTION, {"role": "assistant", "content": "<think>a</think>b"}, QUESTION]
@@ -188,7 +192,7 @@ def test_a_template_that_cannot_be_extended_is_named(template: str, reason: str)
     assert renderer.prompt_ids([QUESTION])
     for attempt in (
         renderer.check_turns,
-        lambda: renderer.turn_ids((5,), renderer.eos_ids, [QUESTION]),
+        lambda: renderer.turn_ids((5, *renderer.eos_ids), [QUESTION]),
     ):
         with pytest.raises(DataError, match=reason) as caught:
             attempt()
@@ -198,7 +202,7 @@ def test_a_template_that_cannot_be_extended_is_named(template: str, reason: str)
 def test_a_role_that_the_template_refuses_is_an_error() -> None:
     renderer = with_template(BRACKETS)
     with pytest.raises(DataError, match="only user and assistant, not tool"):
-        renderer.turn_ids((5,), renderer.eos_ids, [RESULT])
+        renderer.turn_ids((5, *renderer.eos_ids), [RESULT])
 
 
 def test_content_may_be_missing_where_a_tool_is_called(renderer: Renderer) -> None:
@@ -308,7 +312,7 @@ def test_turns_append_up_to_what_the_whole_conversation_renders_to(
     whole = renderer.prompt_ids([*before, {"role": "assistant", "content": answer}, *after])
     prompt = renderer.prompt_ids(before)
     assert whole[: len(prompt)] == prompt
-    appended = renderer.turn_ids(prompt, renderer.eos_ids, after)
+    appended = renderer.turn_ids((*prompt, *renderer.eos_ids), after)
     assert whole[-len(appended) :] == appended
     completion = whole[len(prompt) : -len(appended)]
     assert completion[-1:] == renderer.eos_ids
@@ -323,4 +327,4 @@ def test_a_template_that_asks_for_the_date_is_told_of() -> None:
     assert Renderer(tokenizer).notices() == []
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + tokenizer.chat_template
     (notice,) = Renderer(tokenizer).notices()
-    assert "today's date" in notice and "policy.chat_template" in notice
+    assert "today's date" in notice and "2024-07-26 every day" in notice

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from rlrun.abandoned import Abandoned, tokens_in, tokens_of
 from rlrun.errors import GenerationError
-from rlrun.sampled import Abandoned, EpisodeOver, Sampled, SampledLog, tokens_in, tokens_of
+from rlrun.sampled import EpisodeOver, Sampled, SampledLog
 from rlrun.types import Completion, StopReason, VersionSpan
 
 PROMPT = (5, 6)

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from rlrun.abandoned import Abandoned, tokens_in
 from rlrun.cluster.ray_engine import Dropped
 from rlrun.cluster.ray_pool import Engine, EnginePool
 from rlrun.engine_view import EngineView
 from rlrun.errors import GenerationError
 from rlrun.interfaces import Generator
-from rlrun.sampled import Abandoned, tokens_in
 from rlrun.together import run_together
 from rlrun.types import Completion, GenerationRequest
 

@@ -12,7 +12,7 @@ import yaml
 
 from rlrun.config.origin import Origin
 from rlrun.config.values import is_interpolated
-from rlrun.config.yaml_file import Loader
+from rlrun.config.yaml_loader import Loader
 from rlrun.interfaces import SLOTS
 
 _LEFT_OUT = ("run_dir",)

@@ -15,7 +15,7 @@ import yaml
 
 from rlrun.config.keys import Leaf
 from rlrun.config.suggest import nearest
-from rlrun.config.yaml_file import Loader
+from rlrun.config.yaml_loader import Loader
 
 MISSING = "???"
 """A value that somebody must give."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of verl's YAML and what they are called here, for people who bring a recipe along."""
+"""Keys of verl's YAML and what they are called here, for people who bring a recipe."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import overload
 
-from rlrun.config.schema import DataSource, OnBadRow, SourceKind
+from rlrun.config.data_schema import DataSource, OnBadRow, SourceKind
 from rlrun.counted import counted
 from rlrun.data.bad_row import BadRow
 from rlrun.data.extents import Extents

@@ -11,7 +11,7 @@ from typing import Any
 
 import regex
 
-from rlrun.config.schema import DataSource
+from rlrun.config.data_schema import DataSource
 from rlrun.data.bad_row import BadRow, shown
 from rlrun.data.gym_rows import GYM_FIELD, gym_messages
 from rlrun.data.messages import check_no_media, read_messages

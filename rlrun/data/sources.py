@@ -6,8 +6,8 @@ from __future__ import annotations
 from difflib import get_close_matches
 from pathlib import Path
 
+from rlrun.config.data_schema import DataSource, SourceKind
 from rlrun.config.paths import expand
-from rlrun.config.schema import DataSource, SourceKind
 from rlrun.data.generators import generator_records
 from rlrun.data.hub import hub_store
 from rlrun.data.jsonl import JsonlStore

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_client import GymClient
 from rlrun.env.gym_directory import PING_S, initial_config
+from rlrun.gym.plan import resolve
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,6 @@ async def look_at(env: GymEnv) -> list[Finding]:
     finally:
         await client.close()
     if env.config_paths:
-        from rlrun.gym.servers import resolve
-
         plan = await resolve(env.venv, env.config_paths, initial_config(env.config_overrides, None))
         agents = ", ".join(sorted(plan.agents())) or "no agent"
         text = f"{len(plan.servers)} Gym servers will be started, for {agents}"

@@ -9,17 +9,16 @@ import tempfile
 from collections.abc import Coroutine, Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlrun.counted import counted
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_client import GymClient, RequestFailed
 from rlrun.errors import EnvironmentDown
+from rlrun.gym.plan import RAY_ADDRESS
+from rlrun.gym.servers import Servers
 from rlrun.interfaces import PolicyAddress
 from rlrun.types import FailureKind
-
-if TYPE_CHECKING:
-    from rlrun.gym.servers import Servers
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +59,6 @@ class Directory:
         self._verifiers |= {name: url.rstrip("/") for name, url in settings.verifiers.items()}
 
     async def _start(self, client: GymClient, policy: PolicyAddress | None) -> None:
-        from rlrun.gym.servers import Servers
-
         settings = self._settings
         folder = Path(tempfile.mkdtemp(prefix="rlrun-gym-")) if policy is None else policy.folder
         self._servers = await Servers.start(
@@ -184,7 +181,7 @@ def initial_config(overrides: Mapping[str, Any], policy: PolicyAddress | None) -
         },
     }
     if policy is not None and policy.ray_address is not None:
-        config["ray_head_node_address"] = policy.ray_address
+        config[RAY_ADDRESS] = policy.ray_address
     return _merged(config, overrides)
 
 

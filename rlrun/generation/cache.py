@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values of all tokens so far, in memory that has room for the next ones."""
+"""A key-value cache with spare room: a new token does not copy all tokens before it."""
 
 from __future__ import annotations
 

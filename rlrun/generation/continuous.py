@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A continuous batch on the learner's own network, for calls that come one by one.
 
-Agents ask when they like. As static batches the first one to ask would be answered alone while all
-others wait for its end, and so on at every turn of theirs.
+Agents ask when they like. With static batches the first one to ask would be answered alone, while
+all others wait until that is done, and so at every turn.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from queue import SimpleQueue
 from rlrun.compute import compute, finish_computing
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.continuous_batch import ContinuousBatch
+from rlrun.generation.learners_model import OnLearnersModel, named, sampled_tokens
+from rlrun.generation.sampler import WHERE
 from rlrun.generation.static_batch import Cancelled
-from rlrun.generation.transformers import WHERE, OnLearnersModel, named, sampled_tokens
 from rlrun.interfaces import Abandoned
 from rlrun.types import Completion, GenerationRequest
 

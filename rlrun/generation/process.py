@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import rlrun
+from rlrun.abandoned import tokens_in
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.process_pipe import Call, Child, Reply, StartUp
 from rlrun.interfaces import Abandoned, Generator, GeneratorInputs
 from rlrun.refit.probe import Proof
 from rlrun.refit.shared_memory import SharedWeights
-from rlrun.sampled import tokens_in
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)

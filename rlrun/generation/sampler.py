@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token by token through a transformers model: prompts read, tokens drawn, ends noticed.
+"""Samples from a transformers model token by token: reads prompts, draws tokens, notices ends.
 
 Every request draws from random numbers of its own, so what it gets does not depend on the requests
 beside it (up to the rounding of batched matrix products); the same requests in the same order give

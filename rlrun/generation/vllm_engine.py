@@ -22,6 +22,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
+from rlrun.abandoned import Abandoned
 from rlrun.errors import GenerationError, GenerationTimeout
 from rlrun.generation.vllm_log import EngineLog, environment
 from rlrun.generation.vllm_requests import (
@@ -31,7 +32,6 @@ from rlrun.generation.vllm_requests import (
     sampled_of,
     sampling_params,
 )
-from rlrun.sampled import Abandoned
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)

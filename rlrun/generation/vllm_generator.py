@@ -19,6 +19,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from rlrun.abandoned import Abandoned
 from rlrun.engine_view import EngineView
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.vllm_engine import CONTROL_TIMEOUT_S, Engine, EngineLost
@@ -26,7 +27,6 @@ from rlrun.generation.vllm_requests import WHERE, Sampled, rest_of
 from rlrun.interfaces import Generator
 from rlrun.refit.probe import Proof
 from rlrun.refit.transfer import Transfer
-from rlrun.sampled import Abandoned
 from rlrun.together import run_together
 from rlrun.types import Completion, GenerationRequest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests as vLLM takes them, and completions from what it gives."""
+"""Translates requests into those of vLLM, and its answers into completions."""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ class Parts:
     """Everything that a trainer uses and does not own.
 
     Attributes:
-        generator_share: Of the machine, that generates where learner and generator work at once.
+        generator_share: Share of the machine that generates where learner and generator run at the
+            same time.
     """
 
     config: RunConfig

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets rollouts run beside the trainer: the scheduler's decisions out, what became of them in."""
+"""Runs rollouts beside the trainer: decisions of the scheduler out, their results back in."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from rlrun.timeline import Lane
 log = logging.getLogger(__name__)
 
 SETTLE_S = 10.0
-"""For groups that are given up at the end of a run to say how many tokens they had."""
+"""Time for groups that are given up at the end of a run to say how many tokens they had."""
 
 
 class Rollouts:
-    """Within it, whatever the scheduler admits is rolled out, also while a step is trained.
+    """A context in which whatever the scheduler admits is rolled out, also during training.
 
     Args:
         decisions: The scheduler and what it decided.
         collector: Runs the groups.
-        no_progress_timeout_s: Without any news for so long, waiting for it fails; None waits on.
+        no_progress_timeout_s: Waiting fails after so long without any news; None waits for ever.
     """
 
     def __init__(
@@ -54,9 +54,8 @@ class Rollouts:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._task is not None
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        self._listener.cancel()
+        await asyncio.gather(self._listener, return_exceptions=True)
         await self.collector.close()
         if self.decisions.ended is not None:
             # Nothing follows from these any more, but their tokens belong into the books.
@@ -75,48 +74,48 @@ class Rollouts:
         self.collector.start(self.decisions.take_admits())
 
     async def news(self) -> None:
-        """Waits until something has become of a group; notes for what the trainer waited.
+        """Waits until some group has ended; notes what the trainer waited for.
 
         Raises:
             GenerationError: Nothing happened for too long.
         """
         waiting, started = self.decisions.scheduler.waiting, time.monotonic()
-        assert self._task is not None
         cause = "waiting_groups" if waiting is Waiting.GROUPS else waiting.value
-        news = asyncio.ensure_future(self._news.wait())
-        try:
-            with self.timeline.busy(Lane.TRAINER, f"wait/{cause}"):
-                done, _ = await asyncio.wait(
-                    [news, self._task],
-                    timeout=self.no_progress_timeout_s,
-                    return_when=asyncio.FIRST_COMPLETED,
-                )
-        finally:
-            news.cancel()
+        with self.timeline.busy(Lane.TRAINER, f"wait/{cause}"):
+            is_there = await self._wait(self.no_progress_timeout_s)
         self.waited[cause] = self.waited.get(cause, 0.0) + time.monotonic() - started
-        if self._task in done:
-            self._task.result()
-        if not done:
+        if self._listener.done():
+            self._listener.result()
+        if not is_there:
             raise self._stuck()
-        self._news.clear()
 
     async def settle(self) -> None:
         """At the end of a run: waits, not for long, for what given up groups had sampled."""
-        assert self._task is not None
         deadline = time.monotonic() + SETTLE_S
-        while not self.collector.settled and not self._task.done():
+        while not self.collector.settled and not self._listener.done():
             left = deadline - time.monotonic()
             if left <= 0:
                 log.info("groups that were given up have not ended within %g s", SETTLE_S)
                 return
-            news = asyncio.ensure_future(self._news.wait())
-            try:
-                await asyncio.wait(
-                    [news, self._task], timeout=left, return_when=asyncio.FIRST_COMPLETED
-                )
-            finally:
-                news.cancel()
+            await self._wait(left)
+
+    @property
+    def _listener(self) -> asyncio.Task[None]:
+        assert self._task is not None, "rollouts go on within the context only"
+        return self._task
+
+    async def _wait(self, timeout_s: float | None) -> bool:
+        """Waits for news or for the end of the listener; False if neither came in time."""
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            done, _ = await asyncio.wait(
+                [news, self._listener], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            news.cancel()
+        if done:
             self._news.clear()
+        return bool(done)
 
     def activity(self) -> Activity:
         """What goes on at the moment. May be asked by another thread: it reads counts only."""

@@ -112,7 +112,7 @@ class Saver:
     def _write_rest(self, folder: Path) -> None:
         with library_writes(folder):
             self.tokenizer.save_pretrained(folder / "policy")
-        tensors, values = rng_state({})
+        tensors, values = rng_state()
         save_tensors(folder / "rng.safetensors", tensors)
         state = {
             "rng": values,
@@ -160,4 +160,4 @@ def prompts_begun(checkpoints: Path) -> int:
 def restore_randomness(folder: Path, state: Mapping[str, Any]) -> None:
     """Puts all random generators back to where they were."""
     path = folder / "rng.safetensors"
-    restore_rng_state(load_tensors(path), state["rng"], {}, str(path))
+    restore_rng_state(load_tensors(path), state["rng"], str(path))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured of a step while it runs."""
+"""What is measured while a step runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class StepInProgress:
         metrics: Filled by the verbs.
         seconds: Wall time of the verbs.
         started: When the step began, by ``time.perf_counter``.
-        busy: What the generator had been busy until then, in seconds.
+        busy: Seconds that the generator had been busy in the run before the step.
     """
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -27,11 +27,11 @@ class StepInProgress:
 
     @contextmanager
     def timed(self, verb: str) -> Iterator[None]:
-        """Notes how long what is within it takes, if it succeeds."""
+        """Measures the block as the time of a verb, if it succeeds."""
         started = time.perf_counter()
         yield
         self.seconds[verb] = time.perf_counter() - started
 
     def took(self, verb: str) -> None:
-        """Notes that everything since the step began was this."""
+        """Counts all time since the step began as that of a verb."""
         self.seconds[verb] = time.perf_counter() - self.started

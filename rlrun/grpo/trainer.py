@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verbs of a step. In which order they run is the schedule's: grpo/sync.py."""
+"""The verbs of a step. A schedule decides in which order they run: sync.py or async_.py."""
 
 from __future__ import annotations
 
@@ -36,9 +36,23 @@ INTERRUPTED = "interrupted"
 class Trainer:
     """Runs GRPO from wherever the scheduler stands to the end of the run.
 
+    The verbs are called by a schedule (sync.py, async_.py), in the order of a step.
+
     Args:
         parts: See Parts.
         step: Completed steps; more than 0 after a resume.
+
+    Attributes:
+        step: Completed steps.
+        current: What is measured of the step in progress.
+        batch: The batch of the step in progress; None before the first.
+        consistent: Whether weights, scheduler and records are those of one step, so that a
+            checkpoint may be written: not so from the beginning of an update to the step's end.
+        validates: Whether the step in progress ends with a validation.
+        paused: Whether the scheduler was told to admit nothing.
+        saved_step: The step of the last checkpoint that this process wrote or began from.
+        validated_step: Likewise, of the last validation.
+        save_seconds: What the last save took, until a line of metrics says so.
     """
 
     def __init__(self, parts: Parts, step: int) -> None:
@@ -238,7 +252,7 @@ class Trainer:
         parts.records.trained(batch, self._targets(train))
         dropped, expired = self.collector.take_dropped(), self.collector.take_expired()
         self.current.metrics |= batch_metrics(batch, prepared.entropies, dropped, expired)
-        self.current.metrics |= age_metrics(batch) | prepared.correction
+        self.current.metrics |= age_metrics(batch) | prepared.metrics
         return batch
 
     async def _learn(self, batch: Batch) -> None:

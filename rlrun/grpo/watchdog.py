@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to write down when nothing happens any more."""
+"""Logs the state of a run that makes no progress any more."""
 
 from __future__ import annotations
 

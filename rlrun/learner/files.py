@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint holds of a learner: weights and optimizer, whole or as every rank has them."""
+"""The learner's part of a checkpoint: weights and optimizer state, whole or sharded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The norm of the gradients, clipped, and which of them are to blame where it is not finite."""
+"""Clips gradients by their global norm, and names those that are not finite."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Learner:
             return self._pass(self.forward, samples)
 
     def _goes_on(self, samples: Sequence[Sample]) -> bool:
-        """Whether the update can use the graph of this pass; more would be held than one has."""
+        """Whether the update can use the graph of this pass, as it can that of one microbatch."""
         policy = self.policy
         return (
             self.ranks.size == 1
@@ -205,7 +205,7 @@ class Learner:
     def _optimizer_step(
         self, samples: Sequence[Sample], step: int, *, unchanged: bool
     ) -> dict[str, float]:
-        """Steps once. ``unchanged``: the weights are still those of the samples' prev_logprobs."""
+        """Steps once. ``unchanged``: no step since the samples' prev_logprobs were computed."""
         self.optimizer.zero_grad(set_to_none=True)
         everyone = self._everyone_moves
         still = [s for s in samples if not s.has_advantage and not everyone]

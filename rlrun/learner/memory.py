@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The largest memory that this process has needed so far."""
+"""The peak memory of this process so far."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STATUS = Path("/proc/self/status")
 
 
 def peak_memory_bytes(device: torch.device) -> int:
-    """What was allocated on the GPU at most; on a CPU, the largest resident memory."""
+    """The most that was allocated on the GPU at once; on a CPU, the largest resident memory."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
     # Not ru_maxrss, in which a process inherits the peak of the one that started it.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several ranks: who computes what, and parameters that are spread over them (FSDP2)."""
+"""Several ranks: which microbatches each computes, and how parameters are sharded (FSDP2)."""
 
 from __future__ import annotations
 

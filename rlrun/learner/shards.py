@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint's tensors as every rank has them: written side by side, read by any number of ranks.
+"""Sharded checkpoints: every rank writes its part of each tensor, any number of ranks reads them.
 
 torch.distributed.checkpoint does it, with storage in safetensors files: where a rank's piece of a
 tensor belongs is JSON in the file's header. Its own format keeps that in a pickle, which nobody

@@ -20,8 +20,8 @@ from rlrun.counted import counted
 from rlrun.errors import RESTORE, CheckFailed, ConfigError, Problem, StorageError
 from rlrun.json_line import parse_object
 from rlrun.logs import read_metrics
-from rlrun.nightly.assertions import Evidence, SeedRun, Verdict, step_seconds
 from rlrun.nightly.decide import compare, decide
+from rlrun.nightly.evidence import Evidence, SeedRun, Verdict, step_seconds
 from rlrun.nightly.execute import Ending, Places, execute
 from rlrun.nightly.plan import Case, Plan, check_hardware, make_plan
 from rlrun.nightly.reports import CaseResult, junit, markdown

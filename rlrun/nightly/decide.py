@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Mapping
 
 from rlrun.errors import CheckFailed, RlrunError
-from rlrun.nightly.assertions import Assertion, Evidence, Verdict
+from rlrun.nightly.assertions import Assertion
+from rlrun.nightly.evidence import Evidence, Verdict
 from rlrun.nightly.reports import CaseResult
 from rlrun.nightly.spec import ParitySpec
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xml.etree import ElementTree
 
 from rlrun.counted import counted
-from rlrun.nightly.assertions import Verdict
+from rlrun.nightly.evidence import Verdict
 from rlrun.nightly.execute import Ending
 
 COMPLETES = "completes"

@@ -9,8 +9,8 @@ from pathlib import Path
 import yaml
 
 from rlrun.config.paths import display
-from rlrun.config.yaml_file import Loader
 from rlrun.config.yaml_limits import Refused, check_size
+from rlrun.config.yaml_loader import Loader
 from rlrun.errors import ConfigError, Problem
 
 

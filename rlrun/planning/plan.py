@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a run: where what computes, what it needs there, and whether that is there."""
+"""The plan of a run: what computes where, what it needs there, and whether it fits."""
 
 from __future__ import annotations
 

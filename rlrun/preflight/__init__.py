@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be known of a run before it starts. Nothing is left out: what cannot be told is said."""
+"""What can be known of a run before it starts; what cannot be determined is called unverified."""
 
 from rlrun.preflight.check import preflight
 from rlrun.preflight.lines import (

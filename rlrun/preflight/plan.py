@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model and the plan of the machine: what needs how much where, and which age that takes."""
+"""The model, and how much memory each part of a run needs for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from rlrun.config.schema import RunConfig
 from rlrun.counted import counted
 from rlrun.errors import NotHere
 from rlrun.generation.vllm import VLLMGeneration
-from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.interfaces import Device, Precision
 from rlrun.learner.bfloat16 import precision_notice
 from rlrun.models import read_model_config
@@ -28,11 +27,11 @@ from rlrun.planning.memory import (
     sequences_that_fit,
     state_parts,
 )
-from rlrun.planning.plan import Layout, engine_of, layout_of, learner_memory, learner_of, step_of
+from rlrun.planning.plan import Layout, engine_of, layout_of, learner_memory, learner_of
 from rlrun.planning.shape import Shape, check_weights, config_of, contradictions, shape_of
-from rlrun.planning.speed import MEAN_SHARE, Times, times
 from rlrun.preflight.cores import look_at_cores
 from rlrun.preflight.lines import Findings
+from rlrun.preflight.speed import look_at_speed
 
 GIB, MIB = 2**30, 2**20
 
@@ -80,7 +79,7 @@ def look_at_model(config: RunConfig, findings: Findings) -> None:
         return
     _look_at_memory(config, findings, layout, shape, parts, memory)
     if _is_on_gpus(config):
-        _look_at_speed(config, findings, layout, shape, memory)
+        look_at_speed(config, findings, layout, shape, memory)
     else:
         look_at_cores(config, layout, findings)
 
@@ -238,64 +237,6 @@ def _look_at_machines(
             "have not been run",
             "Begin with scale=1node or a few steps",
         )
-
-
-def _look_at_speed(
-    config: RunConfig, findings: Findings, layout: Layout, shape: Shape, memory: float | None
-) -> None:
-    """Split, time of a step, and the age that the longest answer needs."""
-    ranks, engines = layout.ranks, layout.engines * layout.gpus_per_engine
-    where = "which take turns" if layout.colocated else "apart"
-    nodes = config.cluster.num_nodes if isinstance(config.cluster, RayCluster) else 1
-    findings.add(
-        "split",
-        f"{counted(layout.gpus, 'GPU')} on {counted(nodes, 'node')}: {ranks} to train and "
-        f"{engines or ranks} to sample, {where}",
-    )
-    if memory is None or not isinstance(config.generation, VLLMGeneration):
-        return
-    found = times(shape, step_of(config, layout, shape, memory))
-    findings.add("step time", _times_in_words(config, found))
-    _look_at_age(config, findings, found)
-
-
-def _times_in_words(config: RunConfig, found: Times) -> str:
-    grpo = config.grpo
-    batch = grpo.num_prompts_per_step * grpo.num_generations_per_prompt
-    waits = found.concurrent if grpo.concurrent else found.sync
-    other = found.sync if grpo.concurrent else found.concurrent
-    kind = "synchronously" if grpo.concurrent else "asynchronously, with the same split"
-    tokens = MEAN_SHARE * config.generation.max_new_tokens * batch
-    return (
-        f"about {waits:.0f} s (H100 rates, answers a quarter of the longest on average): "
-        f"{found.generate:.0f} s to sample {batch} answers of {tokens / 1e6:.1f} million tokens, "
-        f"{found.longest:.0f} s for the longest alone, {found.train:.0f} s to train; "
-        f"{kind} {other:.0f} s"
-    )
-
-
-def _look_at_age(config: RunConfig, findings: Findings, found: Times) -> None:
-    grpo = config.grpo
-    needed = found.age_needed
-    measure = "Measure it: rlrun simulate --from RUN_DIR after a first short run"
-    if not isinstance(grpo, AsyncGRPO):
-        gain = found.sync / found.concurrent
-        worth = "worth it" if gain > 1.2 else "hardly worth it"
-        findings.add(
-            "async",
-            f"grpo=async would be about {gain:.1f} times as fast: {worth}; it would need an age of "
-            f"{needed} for the longest answer",
-        )
-        return
-    age = grpo.max_trajectory_age_steps
-    detail = (
-        f"the longest answer takes about {counted(needed, 'step')}, max_trajectory_age_steps={age}"
-    )
-    if age >= needed:
-        findings.add("age", f"{detail}: nothing waits for it")
-    else:
-        what = f"{detail}: steps wait for answers longer than {age / needed:.0%} of the longest"
-        findings.unverified("age", what, f"Raise the age if such answers are common. {measure}")
 
 
 def _smaller(config: RunConfig, parts: Sequence[Part]) -> str:

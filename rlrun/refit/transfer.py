@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ways from the learner to a vLLM engine: what they have in common, and which one to take."""
+"""How weights get from the learner to vLLM engines: what all ways share, and the choice."""
 
 from __future__ import annotations
 

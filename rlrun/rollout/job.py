@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be rolled out, within which bounds, and what does it."""
+"""What a rollout is asked for, its bounds, and the protocol of what runs it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Job:
     Attributes:
         prompt: The prompt.
         num_samples: Trajectories to make.
-        attempt: 0 at first; differs when the prompt is tried again, so that the draw does too.
+        attempt: 0 at first; each retry has the next number, which makes it draw other samples.
     """
 
     prompt: Prompt
@@ -49,7 +49,7 @@ class Job:
 
 
 class RolloutRunner(Protocol):
-    """Makes trajectory groups of prompts, whoever leads the conversation.
+    """Turns prompts into trajectory groups, whoever leads the conversation.
 
     Attributes:
         timeline: Where it is noted who was busy when.

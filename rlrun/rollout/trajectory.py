@@ -26,8 +26,8 @@ class OpenTrajectory:
         messages: All since the prompt's.
         turns: Completions so far.
         env_seconds: Time that the environment took.
-        stop_reason: Of the last turn.
-        end: What ended it; None while it goes on.
+        stop_reason: Why the last turn ended.
+        end: The environment's last step; None while the trajectory goes on.
     """
 
     job: Job

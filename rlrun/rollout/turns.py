@@ -183,7 +183,7 @@ class Rollout:
         # A stop string ends a turn without its end-of-turn token, which is then appended.
         stopped = trajectory.token_ids[-1] not in self.renderer.eos_ids
         try:
-            more = self.renderer.turn_ids(trajectory.token_ids, (), step.messages, stopped=stopped)
+            more = self.renderer.turn_ids(trajectory.token_ids, step.messages, stopped=stopped)
         except DataError as error:
             # What the environment said cannot be rendered: its fault, not the policy's.
             trajectory.close(EnvStep(failure=Failure(FailureKind.ENV_ERROR, str(error))))

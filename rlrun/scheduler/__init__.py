@@ -17,7 +17,6 @@ from rlrun.scheduler.decisions import (
     decision_from_json,
 )
 from rlrun.scheduler.events import (
-    DataEnded,
     EnginesLost,
     Event,
     GroupCancelled,
@@ -44,7 +43,6 @@ __all__ = [
     "Admit",
     "Cancel",
     "CancelReason",
-    "DataEnded",
     "Decision",
     "EnginesLost",
     "Event",

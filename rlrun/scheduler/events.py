@@ -224,13 +224,6 @@ class Resumed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class DataEnded(Event):
-    """The stream turned out to have this many positions; later admissions are withdrawn."""
-
-    total_positions: int
-
-
-@dataclass(frozen=True, slots=True)
 class Stop(Event):
     """A signal or the time limit asks for an end.
 
@@ -258,7 +251,6 @@ EVENTS: dict[str, type[Event]] = {
         VersionPublished,
         Paused,
         Resumed,
-        DataEnded,
         Stop,
     )
 }

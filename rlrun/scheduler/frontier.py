@@ -16,8 +16,8 @@ from rlrun.scheduler.events import Outcome
 
 
 @dataclass(slots=True)
-class History:
-    """What a prompt that did not succeed at once has behind it."""
+class Tries:
+    """How often a prompt was tried, of one that did not succeed at once."""
 
     attempt: int = 0
     failures: int = 0
@@ -36,9 +36,8 @@ class Frontier:
         "_again",
         "_closed",
         "_counts",
-        "_ended_at",
-        "_history",
         "_rows",
+        "_tries",
         "next_position",
         "total",
     )
@@ -47,10 +46,9 @@ class Frontier:
         """Starts at position 0."""
         self.next_position = 0
         self.total = total
-        self._ended_at: int | None = None
         self._rows = rows_per_epoch
         self._again: list[int] = []
-        self._history: dict[int, History] = {}
+        self._tries: dict[int, Tries] = {}
         self._counts: dict[int, dict[Outcome, int]] = {}
         self._closed: dict[str, int] = {"epochs": 0, **{o.value: 0 for o in Outcome}}
 
@@ -63,8 +61,8 @@ class Frontier:
         """The next (position, attempt), or None at the end."""
         if self._again:
             position = heapq.heappop(self._again)
-            history = self._history.get(position)
-            return position, 0 if history is None else history.attempt
+            tries = self._tries.get(position)
+            return position, 0 if tries is None else tries.attempt
         if self.total is not None and self.next_position >= self.total:
             return None
         self.next_position += 1
@@ -72,13 +70,13 @@ class Frontier:
 
     def failures(self, position: int) -> int:
         """How often the prompt failed."""
-        history = self._history.get(position)
-        return 0 if history is None else history.failures
+        tries = self._tries.get(position)
+        return 0 if tries is None else tries.failures
 
     def expiries(self, position: int) -> int:
         """How often the prompt expired."""
-        history = self._history.get(position)
-        return 0 if history is None else history.expiries
+        tries = self._tries.get(position)
+        return 0 if tries is None else tries.expiries
 
     def give_back(self, position: int) -> None:
         """The prompt is to be redone under the same attempt."""
@@ -86,19 +84,19 @@ class Frontier:
 
     def redo(self, position: int, *, failures: int = 0, expiries: int = 0) -> None:
         """The prompt is to be redone under a new attempt."""
-        history = self._history.setdefault(position, History())
-        history.attempt += 1
-        history.failures += failures
-        history.expiries += expiries
+        tries = self._tries.setdefault(position, Tries())
+        tries.attempt += 1
+        tries.failures += failures
+        tries.expiries += expiries
         heapq.heappush(self._again, position)
 
     def end(self, outcomes: Mapping[int, Outcome]) -> list[int]:
         """Prompts ended; the epochs that thereby ended."""
-        rows, counts, history = self._rows, self._counts, self._history
+        rows, counts, tries = self._rows, self._counts, self._tries
         touched = set()
         for position, outcome in outcomes.items():
-            if history:
-                history.pop(position, None)
+            if tries:
+                tries.pop(position, None)
             epoch = position // rows
             if epoch not in touched:
                 touched.add(epoch)
@@ -115,14 +113,6 @@ class Frontier:
         self._closed["epochs"] += 1
         return True
 
-    def limit(self, total: int) -> None:
-        """The stream has ``total`` positions; later ones that are to be redone are dropped."""
-        self.total = self._ended_at = total
-        self.next_position = min(self.next_position, total)
-        self._again = [position for position in self._again if position < total]
-        heapq.heapify(self._again)
-        self._history = {p: history for p, history in self._history.items() if p < total}
-
     def outcomes(self) -> dict[str, int]:
         """Prompts by outcome, over all epochs."""
         return {
@@ -135,11 +125,10 @@ class Frontier:
         """JSON-able state; its size depends on what is outstanding, not on the run's length."""
         return {
             "next_position": self.next_position,
-            "ended_at": self._ended_at,
             "again": sorted(self._again),
             "history": [
-                [position, h.attempt, h.failures, h.expiries]
-                for position, h in sorted(self._history.items())
+                [position, t.attempt, t.failures, t.expiries]
+                for position, t in sorted(self._tries.items())
             ],
             "open_epochs": [
                 [epoch, *(counts[outcome] for outcome in Outcome)]
@@ -150,13 +139,11 @@ class Frontier:
 
     @classmethod
     def restore(cls, state: Mapping[str, Any], rows_per_epoch: int, total: int | None) -> Self:
-        """Inverse of ``state``; a stream that was found to end stays ended."""
-        ended_at = state["ended_at"]
-        frontier = cls(rows_per_epoch, total if ended_at is None else ended_at)
-        frontier._ended_at = ended_at
+        """Inverse of ``state``."""
+        frontier = cls(rows_per_epoch, total)
         frontier.next_position = state["next_position"]
         frontier._again = list(state["again"])
-        frontier._history = {p: History(*numbers) for p, *numbers in state["history"]}
+        frontier._tries = {p: Tries(*numbers) for p, *numbers in state["history"]}
         frontier._counts = {
             epoch: dict(zip(Outcome, counts, strict=True))
             for epoch, *counts in state["open_epochs"]

@@ -104,8 +104,6 @@ class History:
                         self._again.add(position)
             case ev.StepTrained():
                 self._end_step(seq, event)
-            case ev.DataEnded():
-                self._withdraw(event.total_positions)
 
     def _apply_decision(self, seq: int, decision: Decision) -> None:
         match decision:
@@ -165,11 +163,6 @@ class History:
 
     def _hand_out(self, position: int) -> None:
         self._outcomes.extend(bytes(max(0, position + 1 - len(self._outcomes))))
-
-    def _withdraw(self, total: int) -> None:
-        self._running = {p: a for p, a in self._running.items() if p < total}
-        self._again = {p for p in self._again if p < total}
-        del self._outcomes[total:]
 
     def _is_current(self, position: int, attempt: int) -> bool:
         return self._running.get(position) == attempt

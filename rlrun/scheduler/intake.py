@@ -54,7 +54,6 @@ class Intake:
             ev.VersionPublished: self._on_published,
             ev.Paused: self._on_paused,
             ev.Resumed: self._on_resumed,
-            ev.DataEnded: self._on_data_ended,
             ev.Stop: self._on_stop,
         }
 
@@ -204,16 +203,6 @@ class Intake:
         if not self._books.at.paused:
             raise ValueError("Resumed without a pause")
         self._books.at.paused = False
-
-    def _on_data_ended(self, event: ev.DataEnded) -> None:
-        books, total = self._books, event.total_positions
-        finished = (*books.training, *books.pool.ready)
-        beyond = [position for position in finished if position >= total]
-        if beyond:
-            raise ValueError(f"the stream ends at {total} but position {beyond[0]} finished")
-        for position in [p for p in books.pool.running if p >= total]:
-            books.stop_running(position, None, TokenCategory.CANCELLED)
-        books.frontier.limit(total)
 
     def _on_stop(self, event: ev.Stop) -> None:
         books = self._books

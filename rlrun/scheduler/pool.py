@@ -39,8 +39,8 @@ class Pool:
     groups by version have their keys in ascending order; ``ready`` is in order of finishing.
 
     Attributes:
-        excess: So many of the running groups that ``require_end`` named must end before a step can
-            begin; 0 if it is not known that a step must wait.
+        excess: How many of the running groups that ``require_end`` named must end before a step can
+            begin; 0 if no step is known to have to wait.
     """
 
     __slots__ = (
@@ -117,9 +117,9 @@ class Pool:
         return running
 
     def require_end(self, version: int, excess: int) -> None:
-        """A step has to wait until ``excess`` running groups fewer may be behind their bound.
+        """A step has to wait until ``excess`` of some running groups have ended.
 
-        Counted here as groups start and stop, so that nobody needs to look again at every event.
+        They are counted here as groups start and stop, so that no event needs to look at them all.
 
         Args:
             version: Groups of this version or older are counted, except those that may expire.

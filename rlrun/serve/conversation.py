@@ -188,7 +188,7 @@ class PromptMaker:
             beginning = (messages, view.tools, dict(view.options))
             return self._prompt_ids(json.dumps(beginning)) if messages else ()
         # A turn may have been cut before its end, which is then appended.
-        return known + self._renderer.turn_ids(known, (), messages, stopped=True, view=view)
+        return known + self._renderer.turn_ids(known, messages, stopped=True, view=view)
 
     def _rendered(self, beginning: str) -> tuple[int, ...]:
         """Token ids of a conversation; all samples of a group, and all their turns, begin alike."""

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rlrun.abandoned import Abandoned, tokens_in, tokens_of
 from rlrun.errors import GenerationError
 from rlrun.interfaces import Generator
-from rlrun.sampled import Abandoned, tokens_in, tokens_of
 from rlrun.types import Completion, GenerationRequest
 
 

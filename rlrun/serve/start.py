@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
 from pathlib import Path
 
 from rlrun.atomic import write_file
@@ -36,7 +35,6 @@ async def start_server(
     renderer: Renderer,
     *,
     api_key: str,
-    index: int = 0,
     step: int = 0,
     ray_address: str | None = None,
     shares_weights: bool,
@@ -48,8 +46,7 @@ async def start_server(
         generator: What answers.
         renderer: Of the policy.
         api_key: Of the run.
-        index: Of the engine; with the run's seed and ``step`` it makes the draws differ.
-        step: That the run stands at; differs after a resume.
+        step: That the run stands at; after a resume it makes the draws differ.
         ray_address: Of the Ray cluster that the run is on.
         shares_weights: See ServerSettings.
 
@@ -67,7 +64,7 @@ async def start_server(
         api_key=api_key,
         names=tuple(dict.fromkeys(names)),
         limits=limits,
-        seed=seed_of(config.grpo.seed, index, step),
+        seed=seed_of("server", config.grpo.seed, step),
         shares_weights=shares_weights,
     )
     return await PolicyServer.start(
@@ -116,8 +113,8 @@ def limits_of(config: RunConfig, renderer: Renderer) -> Limits:
     )
 
 
-def write_address(path: Path, servers: Sequence[PolicyServer], api_key: str) -> None:
-    """Tells the owner's other programs where the servers are (at least one), and the key.
+def write_address(path: Path, server: PolicyServer, api_key: str) -> None:
+    """Tells the owner's other programs where the server is, and its key.
 
     Agents must know as well whether reasoning is set apart from the answer.
 
@@ -125,9 +122,9 @@ def write_address(path: Path, servers: Sequence[PolicyServer], api_key: str) -> 
         StorageError: The file cannot be written.
     """
     content = {
-        "base_urls": [url for server in servers for url in server.base_urls],
+        "base_urls": list(server.base_urls),
         "api_key": api_key,
-        "model": servers[0].model,
-        "parses_reasoning": servers[0].parses_reasoning,
+        "model": server.model,
+        "parses_reasoning": server.parses_reasoning,
     }
     write_file(path, json.dumps(content, indent=2) + "\n", private=True)

@@ -67,7 +67,8 @@ class RunningCluster(ABC):
 
     Attributes:
         learner: Ready to compute.
-        generator_share: Of the machines, that generates where learner and generator work at once.
+        generator_share: Share of the machines that generates where learner and generator run at the
+            same time.
         ray_address: Of the Ray cluster that they are on; None without one.
     """
 

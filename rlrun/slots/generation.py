@@ -137,7 +137,7 @@ class Generator(ABC):
     results independent of timing); false if the engine batches by itself."""
 
     at_work: Callable[[str], AbstractContextManager[object]] = nullcontext
-    """Within it an engine, by its name, has requests: a run learns from it which one was idle."""
+    """Entered while the engine of a name has requests, so that a run learns when it was idle."""
 
     @abstractmethod
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Completion]:
@@ -175,7 +175,7 @@ class Generator(ABC):
         return (self,)
 
     async def release_memory(self) -> None:
-        """Called before every update: the learner may need memory that both have a part in."""
+        """Called before every update: the learner may need memory that both share."""
         return
 
     @abstractmethod

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from rlrun.records import TrainedLine
 from rlrun.terminal import SteadyConsole, visible
+from rlrun.view.texts import number
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
 _MOST_WORDS = 4000
@@ -39,7 +40,7 @@ def print_differences(console: SteadyConsole, lines: Sequence[TrainedLine]) -> N
         console.tell(f"only step {steps[0]} trained this prompt: there is nothing to compare")
     for before, after in zip(steps, steps[1:], strict=False):
         old, new = best[before], best[after]
-        rewards = f"reward {_shown(old['reward'])} to {_shown(new['reward'])}"
+        rewards = f"reward {number(old['reward'])} to {number(new['reward'])}"
         console.tell(f"step {before} to {after}: {rewards}", "bold")
         text = Text()
         for sign, part in differences(old["response"], new["response"]):
@@ -65,7 +66,3 @@ def differences(old: str, new: str) -> Iterator[tuple[str, str]]:
 
 def _reward(line: TrainedLine) -> float:
     return float("-inf") if line["reward"] is None else line["reward"]
-
-
-def _shown(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"

@@ -18,7 +18,8 @@ import pytest
 import ray
 
 from rlrun.cluster.ray_generator import RayGenerator
-from rlrun.cluster.ray_learner import RankActor, RayLearner
+from rlrun.cluster.ray_learner import RayLearner
+from rlrun.cluster.ray_rank import RankActor
 from rlrun.cluster.ray_roles import RayRoles
 from rlrun.errors import GenerationError, StorageError, TrainingError
 from rlrun.interfaces import Abandoned

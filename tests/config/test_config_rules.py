@@ -3,7 +3,7 @@ import pytest
 
 from rlrun.config import load, parse_duration
 from rlrun.config.keys import all_keys
-from rlrun.config.rules import RULES
+from rlrun.config.rules.rule import RULES
 from rlrun.config.variants import discover
 from tests.config.config_problems import QUICK, only_problem, problems
 

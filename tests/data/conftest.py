@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rlrun.config.schema import DataSource, OnBadRow
+from rlrun.config.data_schema import DataSource, OnBadRow
 from rlrun.data.load import LoadedRows, load_rows
 from rlrun.interfaces import Env, Environment
 from rlrun.types import Row

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import pytest
 
-from rlrun.config.schema import Data, DataSource, OnBadRow
+from rlrun.config.data_schema import Data, DataSource, OnBadRow
 from rlrun.errors import DataError
 
 ROW = b'{"problem":"1+1","answer":"2"}\n'

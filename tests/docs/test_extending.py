@@ -17,8 +17,8 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rlrun.generation.sampler import Sampler
+from rlrun.generation.static import StaticGenerator
 from rlrun.generation.static_batch import StaticBatches
-from rlrun.generation.transformers import TransformersGenerator
 from rlrun.interfaces import REGISTRY, ReadyGroup
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer
@@ -79,7 +79,7 @@ def test_a_plain_generator_draws_what_the_built_in_one_draws() -> None:
     async def use() -> None:
         await generator.refit(2)
         first, second = await generator.generate([greedy, random])
-        built_in = TransformersGenerator(StaticBatches(Sampler(model, renderer, None), None))
+        built_in = StaticGenerator(StaticBatches(Sampler(model, renderer, None), None))
         (known,) = await built_in.generate([greedy])
         await built_in.close()
         assert first.token_ids == known.token_ids

@@ -93,7 +93,7 @@ def _conversation(
         return prompt + guess, [-100] * len(prompt) + guess
     call = own(f"<calc>{problem.call}</calc>")
     message = {"role": "tool", "content": problem.answer}
-    result = [*renderer.turn_ids(prompt, call, [message], stopped=True)]
+    result = [*renderer.turn_ids(prompt + call, [message], stopped=True)]
     answer = own(f"Answer: {problem.answer}") + end
     ids = prompt + call + result + answer
     return ids, [-100] * len(prompt) + call + [-100] * len(result) + answer

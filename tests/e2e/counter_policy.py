@@ -79,6 +79,7 @@ def _conversation(renderer: Renderer, rng: random.Random) -> tuple[list[int], li
     said = number if rng.random() < RIGHT else rng.choice(NUMBERS)
     prompt = [*renderer.prompt_ids(asked(number))]
     first, last = own(call("increment_counter", count=said)), own("done")
-    result = [*renderer.turn_ids(prompt, first, [{"role": "tool", "content": '{"success":true}'}])]
+    message = {"role": "tool", "content": '{"success":true}'}
+    result = [*renderer.turn_ids(prompt + first, [message])]
     hidden = [-100] * len(prompt), [-100] * len(result)
     return prompt + first + result + last, hidden[0] + first + hidden[1] + last

@@ -16,7 +16,7 @@ import pytest
 
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_environment import GymEnvironment
-from rlrun.gym.servers import Server
+from rlrun.gym.plan import Server
 from rlrun.interfaces import AgentEnvironment, Generator
 from rlrun.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings

@@ -17,7 +17,8 @@ from rlrun.env.gym_agents import Agents
 from rlrun.env.gym_client import asked_wait
 from rlrun.env.gym_environment import GymEnvironment, request_row
 from rlrun.errors import EnvironmentDown
-from rlrun.gym.servers import Plan, Server, Servers
+from rlrun.gym.plan import Plan, Server
+from rlrun.gym.servers import Servers
 from rlrun.interfaces import Abandoned, Episode
 from rlrun.models import resolve_model
 from rlrun.renderer import Renderer

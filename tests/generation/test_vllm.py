@@ -17,11 +17,11 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from rlrun.abandoned import Abandoned
 from rlrun.errors import GenerationError, GenerationTimeout, TrainingError
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
 from rlrun.learner.model import saved_tensors
-from rlrun.sampled import Abandoned
 from rlrun.sampling import process_logits, token_logprobs
 from rlrun.types import Completion, GenerationRequest, Sampling, StopReason
 from tests.generation.conftest import Requests

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from rlrun.gym import servers, supervisor
-from rlrun.gym.servers import RAY_ADDRESS, Plan, Server, Servers, resolve_for_ray
+from rlrun.gym import plan, supervisor
+from rlrun.gym.plan import RAY_ADDRESS, Plan, Server, resolve_for_ray
+from rlrun.gym.servers import Servers
 
 OURS = (metadata.version("ray"), platform.python_version())
 
@@ -35,7 +36,7 @@ def test_a_ray_of_another_version_is_not_joined_and_that_is_said(
         asked.append(initial)
         return Plan((), "", Path(), Path(), versions)
 
-    monkeypatch.setattr(servers, "resolve", resolve)
+    monkeypatch.setattr(plan, "resolve", resolve)
     with caplog.at_level(logging.WARNING):
         asyncio.run(resolve_for_ray(".gym-venv", [], {RAY_ADDRESS: "10.0.0.1:6379", "a": 1}))
     assert (RAY_ADDRESS in asked[-1]) == joins
@@ -87,6 +88,6 @@ def test_without_a_cluster_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) 
     def no_ray(name: str) -> str:
         raise metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(servers, "resolve", resolve)
+    monkeypatch.setattr(plan, "resolve", resolve)
     monkeypatch.setattr(metadata, "version", no_ray)
     assert asyncio.run(resolve_for_ray(".gym-venv", [], {})).versions == ("0", "0")

@@ -17,14 +17,12 @@ from rlrun.nightly.assertions import (
     Assertion,
     Audited,
     Bound,
-    Evidence,
     LedgerClosed,
     Rises,
-    SeedRun,
     StepTime,
-    Verdict,
 )
 from rlrun.nightly.decide import compare, decide
+from rlrun.nightly.evidence import Evidence, SeedRun, Verdict
 from rlrun.nightly.execute import Ending
 from rlrun.nightly.reports import CaseResult, junit, markdown
 from rlrun.nightly.spec import ParitySpec

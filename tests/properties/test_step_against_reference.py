@@ -209,7 +209,7 @@ def prepared(setup: Setup, groups: list[TrajectoryGroup]) -> tuple[Batch, dict[s
         penalties=Penalties(setup.config.grpo, lambda ids: "", None),
     )
     done = preparation(STEP, groups, FLOOR)
-    metrics = done.correction | batch_metrics(done.batch, done.entropies) | age_metrics(done.batch)
+    metrics = done.metrics | batch_metrics(done.batch, done.entropies) | age_metrics(done.batch)
     return done.batch, metrics
 
 

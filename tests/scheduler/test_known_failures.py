@@ -13,7 +13,6 @@ from rlrun.scheduler import (
     Admit,
     Cancel,
     CancelReason,
-    DataEnded,
     Fail,
     Finish,
     GroupFailed,
@@ -22,7 +21,7 @@ from rlrun.scheduler import (
     Verdict,
     VersionPublished,
 )
-from tests.scheduler.scheduler_cases import Story, admitted
+from tests.scheduler.scheduler_cases import Story
 
 
 def run_to_the_end(run: Story) -> None:
@@ -170,13 +169,3 @@ def test_b05_18_step_limit_ends_the_run_and_not_only_the_epoch() -> None:
     run_to_the_end(run)
     assert run.batches == [(0, 1), (2, 3), (4, 5)]
     assert run.scheduler.ended
-
-
-def test_data_that_ends_by_surprise_is_a_clean_end() -> None:
-    run = Story(max_age=1)
-    run.finish(0, 1)
-    run.step()
-    assert admitted(run.finish(2, 3)) == [4, 5]
-    run.apply(DataEnded(4))
-    run_to_the_end(run)
-    assert run.batches == [(0, 1), (2, 3)]

@@ -18,7 +18,6 @@ from rlrun.scheduler import (
     Admit,
     Cancel,
     CancelReason,
-    DataEnded,
     EnginesLost,
     Fail,
     Finish,
@@ -265,17 +264,6 @@ def test_batches_run_across_epoch_borders() -> None:
     assert run.scheduler.state()["frontier"]["closed_epochs"]["epochs"] == 2
 
 
-def test_data_end_withdraws_what_was_admitted_beyond_it() -> None:
-    run = Story(max_age=2, in_flight_batches=2)
-    assert admitted(run.first) == [0, 1, 2, 3]
-    run.apply(DataEnded(3))
-    assert run.scheduler.in_flight == (0, 1, 2)
-    run.finish(0, 1)
-    run.step()
-    assert run.finish(2) == (Train(2, (2,), (0,)),)
-    assert run.train() == (Finish("data_end"),)
-
-
 def test_nothing_is_generated_that_no_step_is_left_for() -> None:
     run = Story(max_age=4, in_flight_batches=4, max_steps=2)
     assert admitted(run.first) == [0, 1, 2, 3]
@@ -422,7 +410,6 @@ def test_bound_on_dynamic_sampling_starts_anew_with_every_step() -> None:
         (StepTrained(1, {0: Outcome.TRAINED}, {}), "not in training"),
         (VersionPublished(1), "after 0 steps"),
         (Resumed(), "without a pause"),
-        (DataEnded(0), "position 0 finished"),
     ],
 )
 def test_event_that_contradicts_the_past_is_refused_and_changes_nothing(

@@ -11,7 +11,6 @@ from rlrun.scheduler import (
     Admit,
     Cancel,
     CancelReason,
-    DataEnded,
     Decision,
     EnginesLost,
     Event,
@@ -58,7 +57,6 @@ ALL_EVENTS: list[Event] = [
     VersionPublished(2),
     Paused(),
     Resumed(),
-    DataEnded(12),
     Stop("SIGTERM", finish_step=True),
 ]
 ALL_DECISIONS: list[Decision] = [

@@ -113,9 +113,8 @@ def test_further_turns_keep_every_token(engine: Engine) -> None:
             follow_up = {"role": "user", "content": f"And {turn}?"}
             messages += [answer.model_dump(), follow_up]
             sampled = tuple(extra["generation_token_ids"])
-            context += sampled + engine.renderer.turn_ids(
-                context, sampled, [follow_up], stopped=True
-            )
+            context += sampled
+            context += engine.renderer.turn_ids(context, [follow_up], stopped=True)
             _, tokenized = await served.post("/tokenize", {"messages": messages})
             assert tuple(tokenized["tokens"]) == context
 

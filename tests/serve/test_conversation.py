@@ -54,7 +54,7 @@ def test_sampled_tokens_are_not_tokenized_again(renderer: Renderer) -> None:
     sampled = (*spelled(renderer, "Answer: 82"), *renderer.eos_ids)
     second = prompt(renderer, [*QUESTION, answer(first, sampled), RESULT])
     assert second[: len(first + sampled)] == first + sampled
-    assert second == first + sampled + renderer.turn_ids(first, sampled, [RESULT])
+    assert second == first + sampled + renderer.turn_ids(first + sampled, [RESULT])
     # What the message says of itself is not looked at, and templates do not see the ids.
     again = prompt(renderer, [*QUESTION, answer(first, sampled, content=None), RESULT])
     assert again == second
@@ -66,7 +66,8 @@ def test_the_last_tokens_count_and_hold_all_earlier_turns(renderer: Renderer) ->
     for turn in range(4):
         sampled = (*spelled(renderer, f"turn {turn}"), *renderer.eos_ids)
         messages += [answer(context, sampled), RESULT]
-        context += sampled + renderer.turn_ids(context, sampled, [RESULT])
+        context += sampled
+        context += renderer.turn_ids(context, [RESULT])
         assert prompt(renderer, messages) == context
 
 

@@ -110,7 +110,7 @@ def test_the_address_file_is_for_the_owner_alone(renderer: Renderer, tmp_path: P
     (tmp_path / ".http_server.json.tmp").write_text("left behind")
 
     async def work(served: Served, generator: Scripted) -> None:
-        write_address(path, [served.server], served.key)
+        write_address(path, served.server, served.key)
         assert json.loads(path.read_text()) == {
             "base_urls": [served.server.base_url],
             "api_key": served.key,
@@ -130,7 +130,7 @@ def test_the_client_of_the_page_gets_an_answer(
     Path("RUN_DIR").mkdir()
 
     async def work(served: Served, generator: Scripted) -> Any:
-        write_address(Path("RUN_DIR/http_server.json"), [served.server], served.key)
+        write_address(Path("RUN_DIR/http_server.json"), served.server, served.key)
         names: dict[str, Any] = {}
         await asyncio.to_thread(exec, code, names)
         return names["answer"]
@@ -154,7 +154,7 @@ def test_each_engine_answers_at_an_address_of_its_own(renderer: Renderer, tmp_pa
         answers = []
         async with asyncio.timeout(30), serve(Two(renderer), renderer) as served:
             path = tmp_path / "http_server.json"
-            write_address(path, [served.server], served.key)
+            write_address(path, served.server, served.key)
             urls = json.loads(path.read_text())["base_urls"]
             assert len(set(urls)) == 2
             assert served.server.address(tmp_path).base_urls == tuple(urls)
