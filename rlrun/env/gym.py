@@ -91,7 +91,8 @@ class GymEnv(Env):
         """Which servers are started or waited for."""
         if self.config_paths:
             return f"starting the NeMo Gym servers of {', '.join(self.config_paths)}"
-        return "waiting for the NeMo Gym servers"
+        awaited = [*self.agents, *(["the head server"] if self.head_server else [])]
+        return f"waiting up to {self.start_timeout_s:g} s for NeMo Gym's {', '.join(awaited)}"
 
     @property
     def agents_ask(self) -> bool:

@@ -145,8 +145,8 @@ def _whole_text(cleaned: str) -> Answer | None:
         return Congruence(value, modulus) if value is not None and readable and modulus else None
     if (family := _family(flat)) is not None:
         return family
-    if " and " in flat and (value := spoken(flat.lower())) is not None:
-        return Scalar(Number(value))
+    if " and " in flat and (number := spoken(flat.lower())) is not None:
+        return Scalar(Number(number))
     if excepted := _EXCEPT.fullmatch(flat):
         return read(rf"\mathbb{{R}} \setminus \{{{excepted.group(1)}\}}")
     if (outward := _OUTWARD.fullmatch(cleaned)) and outward.group(1, 3) != ("[", "]"):
