@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlrun.counted import counted
 from rlrun.terminal import columns, cut
 
 CAUSE_WORDS = {"waiting_groups": "groups", "age_limit": "the age limit", "pause": "running groups"}
@@ -82,7 +83,7 @@ class Activity:
 
     def rollouts(self, width: int) -> str:
         """What is being rolled out, in at most so many columns; the oldest rollout first."""
-        counts = f"{self.running} groups running, {self.ready} ready"
+        counts = f"{counted(self.running, 'group')} running, {self.ready} ready"
         if self.oldest is None:
             return cut(f"rollouts: {counts}", width)
         for line in (

@@ -32,6 +32,7 @@ from rlrun.interfaces import Generator, RunningCluster, variant_of
 from rlrun.learner.bfloat16 import precision_notice
 from rlrun.logs import MetricsLogger, read_metrics
 from rlrun.machine import set_up_torch, versions
+from rlrun.open_files import raise_limit
 from rlrun.prepare import MismatchGuard
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.report import write_report
@@ -101,6 +102,7 @@ def _run(
     run_dir.open_log()
     log.info("%s", versions())
     set_up_torch(config)
+    raise_limit()
     try:
         with StopSignal() as stop:
             run = _Run(config, inputs, run_dir, console, stop)
@@ -115,7 +117,7 @@ def _report(run_dir: RunDir, console: Console) -> None:
     try:
         console.say([f"report: {write_report([run_dir.root])}"])
     # A view of the run: whatever is wrong with it, the run ends as it ended without.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         log.warning("there is no report: %s", error, exc_info=error)
 
 
@@ -254,6 +256,8 @@ class _Run:
             if checkpoint is not None:
                 state = read_state(checkpoint.path)
                 progress.guard.bad_steps = state["bad_steps"]
+                # Checkpoints of earlier versions say nothing of it.
+                live.environment.restore(state.get("environment", {}))
                 compute_blocking(live.cluster.learner.load, checkpoint.path)
                 restore_randomness(checkpoint.path, state)
                 restore_buffer(checkpoint.path, progress.buffer, decisions.scheduler, stream)

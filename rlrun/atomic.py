@@ -89,7 +89,7 @@ def atomic_file(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
         fsync_dir(path.parent)
     except OSError as error:
-        with suppress(OSError):
+        with suppress(OSError):  # The first error is the one to be told.
             temporary.unlink(missing_ok=True)
         raise storage_error(path, "write", error) from error
     except BaseException:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import rlrun.batching
+from rlrun.counted import counted
 from rlrun.errors import RESTORE, CheckFailed, StorageError
 from rlrun.event_log import LogLine, LogReader
 from rlrun.interfaces import REGISTRY, Batching
@@ -84,16 +85,18 @@ class AuditReport:
     def text(self) -> str:
         """The report for a reader, without a final line end."""
         lines = [
-            f"{self.run_dir}: {self.steps} steps, {self.events} events, {self.restarts} restarts"
+            f"{self.run_dir}: {counted(self.steps, 'step')}, {counted(self.events, 'event')}, "
+            f"{counted(self.restarts, 'restart')}"
         ]
         for epoch in self.epochs:
             counts = ", ".join(f"{n} {o.value}" for o, n in epoch.outcomes.items() if n)
+            rows = counted(epoch.rows, "prompt")
             state = "finished" if epoch.finished else f"open, {epoch.prompts} handed out"
-            lines.append(f"epoch {epoch.epoch}: {epoch.rows} prompts ({state}): {counts or '-'}")
+            lines.append(f"epoch {epoch.epoch}: {rows} ({state}): {counts or '-'}")
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"violation: {text}" for text in self.violations[:MAX_SHOWN]]
         if len(self.violations) > MAX_SHOWN:
-            lines.append(f"and {len(self.violations) - MAX_SHOWN} more violations")
+            lines.append(f"and {counted(len(self.violations) - MAX_SHOWN, 'more violation')}")
         lines.append("ok: each prompt that ended did so exactly once" if self.ok else "FAILED")
         return "\n".join(lines)
 
@@ -106,7 +109,7 @@ class AuditReport:
         if not self.ok:
             raise CheckFailed(
                 str(self.run_dir),
-                f"{len(self.violations)} violations, the first: {self.violations[0]}",
+                f"{counted(len(self.violations), 'violation')}, the first: {self.violations[0]}",
                 "Do not trust this run's data accounting",
             )
 

@@ -207,6 +207,7 @@ class CheckpointStore:
                 temporary.mkdir()
             yield temporary
         except BaseException as error:
+            # The first error is the one to be told; what is left behind the next save puts right.
             with suppress(OSError):
                 self._put_back()
             shutil.rmtree(temporary, ignore_errors=True)

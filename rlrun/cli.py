@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 
 import typer
@@ -70,6 +71,8 @@ def _misuse(error: TyperException) -> str:
         return error.format_message()
     command = " ".join(["rlrun", *(name for name in sys.argv[1:2] if name in command_names())])
     what = error.format_message().rstrip(".")
+    if dashed := [word for word in sys.argv[1:] if re.fullmatch(r"--?[\w/]+[./][\w./]*=.*", word)]:
+        return f"error: {dashed[0]}: a setting has no dashes. Write {dashed[0].lstrip('-')}."
     if sys.argv[1:2] == ["compare"]:
         what = f"No such command 'compare'. {_COMPARES}"
     end = "" if what.endswith("?") else "."
@@ -110,7 +113,7 @@ def main() -> None:
         tell_error(f"error: {where}: {error.strerror or error}.")
         sys.exit(StorageError.exit_code)
     # The last boundary: whatever arrives here is a defect of rlrun, not of its input.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         if os.environ.get("RLRUN_TRACEBACK"):
             raise
         tell_error(

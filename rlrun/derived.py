@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
+from rlrun.counted import counted
 from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.interfaces import GeneratorInputs, Weights
 from rlrun.prompts import PromptStream
@@ -89,19 +90,18 @@ def plan_in_words(config: RunConfig, stream: PromptStream) -> list[str]:
     trajectories = prompts * samples
     updates = -(-trajectories // (policy.train_global_batch_size or trajectories))
     tokens = trajectories * config.generation.max_new_tokens
-    steps = (
-        "an open number of steps" if grpo.max_num_steps is None else f"{grpo.max_num_steps} steps"
-    )
-    epochs = ""
+    limit, in_all = grpo.max_num_steps, ""
+    steps = "an open number of steps" if limit is None else counted(limit, "step")
     if stream.total is not None:
-        epochs = f", at most {stream.total} prompts in all"
+        in_all = f", at most {counted(stream.total, 'prompt')} in all (grpo.max_num_epochs)"
         enough_for = -(-stream.total // prompts)
-        if grpo.max_num_steps is None or enough_for < grpo.max_num_steps:
-            epochs += f": {enough_for} step{'s' * (enough_for != 1)} (grpo.max_num_epochs)"
+        if limit is None or enough_for < limit:
+            steps = f"at most {counted(enough_for, 'step')}"
     lines = [
-        f"{steps} of {prompts} prompts x {samples} samples = {trajectories} trajectories "
-        f"(up to {tokens} sampled tokens) and {updates} optimizer update{'s' * (updates > 1)} each",
-        f"{stream.len_per_epoch} prompts per epoch{epochs}; model {policy.model}",
+        f"{steps} of {counted(prompts, 'prompt')} x {counted(samples, 'sample')} = "
+        f"{counted(trajectories, 'trajectory', 'trajectories')} (up to "
+        f"{counted(tokens, 'sampled token')}) and {counted(updates, 'optimizer update')} each",
+        f"{counted(stream.len_per_epoch, 'prompt')} per epoch{in_all}; model {policy.model}",
     ]
     return lines + _async_in_words(config, scheduler_settings(config, stream))
 
@@ -117,9 +117,8 @@ def _async_in_words(config: RunConfig, settings: SchedulerSettings) -> list[str]
         OnAgeLimit.EXPIRE: "a rollout that would become older is done again",
     }[grpo.on_age_limit]
     lines = [
-        f"asynchronous: trained tokens are at most {settings.max_age} "
-        f"step{'s' * (settings.max_age != 1)} old ({at_limit}); "
-        f"{settings.max_in_flight} prompts generate at once, at most "
+        f"asynchronous: trained tokens are at most {counted(settings.max_age, 'step')} old "
+        f"({at_limit}); {counted(settings.max_in_flight, 'prompt')} at once in generation, at most "
         f"{settings.max_outstanding} are generating, waiting or in training"
     ]
     if settings.max_age > 0:

@@ -28,19 +28,12 @@ class TokenBytes:
 
     Args:
         tokenizer: One that ``is_byte_level``.
-        skip_special: Whether special tokens stand for nothing.
-        silent: Further token ids that stand for nothing.
+        silent: Token ids that stand for nothing.
     """
 
-    def __init__(
-        self, tokenizer: PreTrainedTokenizerBase, skip_special: bool, silent: Iterable[int] = ()
-    ) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, silent: Iterable[int] = ()) -> None:
         self._token = tokenizer.backend_tokenizer.id_to_token
         self._known: dict[int, bytes] = dict.fromkeys(silent, b"")
-        self._skipped = frozenset[str]()
-        if skip_special:
-            added = tokenizer.added_tokens_decoder.values()
-            self._skipped = frozenset(token.content for token in added if token.special)
 
     def text(self, ids: Sequence[int]) -> str:
         """Text of token ids; bytes that are no UTF-8 are shown as U+FFFD."""
@@ -55,7 +48,7 @@ class TokenBytes:
     def _bytes(self, token_id: int) -> bytes:
         """Of one token; ids beyond the vocabulary stand for nothing."""
         token: str | None = self._token(token_id)
-        if token is None or token in self._skipped:
+        if token is None:
             return b""
         if BYTES.keys() >= set(token):
             return bytes(BYTES[character] for character in token)

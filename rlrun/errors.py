@@ -30,7 +30,7 @@ class RlrunError(Exception):
         text = f"{self.where}: {self.what}."
         return f"{text} {self.remedy}." if self.remedy else text
 
-    def __reduce__(self) -> tuple[type[RlrunError], tuple[str, str, str]]:
+    def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions cross process boundaries; the default would pass one argument to three.
         return type(self), (self.where, self.what, self.remedy)
 
@@ -122,7 +122,8 @@ class ConfigError(RlrunError):
     def __str__(self) -> str:
         return "\n".join(str(problem) for problem in self.problems)
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:  # type: ignore[override]
+    # As above, and with other arguments than the base class takes.
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.problems,)
 
 
@@ -142,5 +143,6 @@ class Interrupted(RlrunError):
         self.exit_code = 128 + signal_number
         super().__init__("run", f"interrupted by signal {signal_number}", "")
 
-    def __reduce__(self) -> tuple[type[Interrupted], tuple[int]]:  # type: ignore[override]
+    # Likewise.
+    def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.signal_number,)

@@ -18,6 +18,7 @@ from transformers.utils.logging import disable_progress_bar
 from rlrun.compute import compute
 from rlrun.config.schema import RunConfig
 from rlrun.console import Console
+from rlrun.counted import counted
 from rlrun.derived import generator_inputs, longest_prompt, sampling_of, thread_counts
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.eval_report import EvalReport, report_of
@@ -26,7 +27,8 @@ from rlrun.inputs import read_rows
 from rlrun.interfaces import Generator
 from rlrun.learner.model import saved_tensors
 from rlrun.machine import cores_to_take, device_of, set_up_torch
-from rlrun.prompts import ValidationPrompts
+from rlrun.open_files import raise_limit
+from rlrun.prompts import ValidationPrompts, validation_prompts
 from rlrun.records import validation_line, write_lines
 from rlrun.refit.probe import Probe
 from rlrun.renderer import Renderer
@@ -72,12 +74,15 @@ def evaluate(
     _check(config, out)
     count = samples or config.grpo.val_num_generations_per_prompt
     set_up_torch(config)
+    raise_limit()
     renderer = Renderer.load(config.policy)
     prepared = read_rows(config, renderer, longest_prompt(config), training=False)
     for notice in prepared.notices:
         console.notice(notice)
-    prompts = ValidationPrompts(prepared.rows, renderer.prompt_ids, config.grpo.max_val_samples)
-    console.say([f"evaluating {name} on {len(prompts)} prompts x {count} samples"])
+    prompts = validation_prompts(prepared.rows, renderer.prompt_ids, config.grpo.max_val_samples)
+    console.say(
+        [f"evaluating {name} on {counted(len(prompts), 'prompt')} x {counted(count, 'sample')}"]
+    )
     if count > 1 and sampling_of(config, training=False).temperature == 0:
         console.notice("at temperature 0 all samples of a prompt are the same")
     evaluation = asyncio.run(_run(policy, renderer, prompts, count, console))

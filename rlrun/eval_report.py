@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from rich.table import Table
 
+from rlrun.counted import counted
 from rlrun.derived import sampling_of
 from rlrun.errors import EnvironmentDown
 from rlrun.evaluate import Evaluation, accuracy_of
@@ -111,10 +112,10 @@ def print_report(report: EvalReport, file: TextIO) -> None:
     of_step = "" if report.step is None else f", step {report.step}"
     failed = "no failures"
     if report.failed_samples:
-        failed = f"{report.failed_samples} samples failed and are left out"
+        failed = f"{counted(report.failed_samples, 'sample')} failed, left out"
     console.tell(
-        f"{report.model}{of_step}: {report.prompts} prompts x {report.samples_per_prompt} samples, "
-        f"{failed}",
+        f"{report.model}{of_step}: {counted(report.prompts, 'prompt')} x "
+        f"{counted(report.samples_per_prompt, 'sample')}, {failed}",
         "bold",
     )
     table = Table(box=None, pad_edge=False, show_edge=False)

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import torch
-from torch import nn
+from transformers import PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun.atomic import fsync_dir, fsync_file, rename_durably, storage_error, temporary_name
@@ -16,6 +16,7 @@ from rlrun.console import Console
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.interfaces import Precision
 from rlrun.learner import lora
+from rlrun.learner.model import GENERATION, save_model
 from rlrun.saved_policy import SavedPolicy, policy_of_run
 from rlrun.training_state import library_writes, load_tensors, save_tensors
 
@@ -25,7 +26,7 @@ _NOT_COPIED = (
     "*.safetensors",
     "*.safetensors.index.json",
     "config.json",
-    "generation_config.json",
+    GENERATION,
     lora.CONFIG,
     lora.BASE,
 )
@@ -112,11 +113,23 @@ def _write_model(policy: SavedPolicy, folder: Path, dtype: torch.dtype) -> str:
     model, adapter = policy.load(torch.device("cpu"))
     if adapter is not None:
         adapter.merge()
-    nn.Module.to(model, dtype=dtype)  # The model's own is annotated in a way that mypy misreads.
+    convert(model, dtype)
     with library_writes(folder):
-        model.save_pretrained(folder)
+        save_model(model, folder)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     return f"{type(model).__name__} of {parameters:,} parameters"
+
+
+@torch.no_grad()
+def convert(model: PreTrainedModel, dtype: torch.dtype) -> None:
+    """Gives all tensors another type, but those that its class reads in float32 from any file.
+
+    The biases by which routers choose are such: rounded, they choose other experts.
+    """
+    exact = model._keep_in_fp32_modules_strict or ()
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point() and not any(part in name.split(".") for part in exact):
+            tensor.data = tensor.data.to(dtype)
 
 
 def _write_adapter(policy: SavedPolicy, folder: Path, dtype: torch.dtype) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from rlrun.counted import counted
 from rlrun.scheduler.decisions import Admit
 from rlrun.scheduler.events import GroupCancelled, GroupFailed, GroupFinished, Verdict
 from rlrun.stragglers import GroupSpan
@@ -50,7 +51,7 @@ def judge(
         )
     if scored < scored_needed:
         flagged = sum(t.flagged for t in group.trajectories)
-        error = f"{flagged} of {len(group.trajectories)} samples are flagged by the environment"
+        error = f"the environment flagged {flagged} of {counted(len(group.trajectories), 'sample')}"
         if failures:
             error = f"{failures[0].kind}: {failures[0].message}"
         return GroupFailed(admit.position, admit.attempt, error, group.num_sampled)

@@ -82,7 +82,8 @@ def read_prompts(config: RunConfig, notice: Callable[[str], None]) -> Inputs:
         epochs=config.grpo.max_num_epochs,
         shuffle=config.data.train.shuffle,
     )
-    notices = [*prepared.notices, *stream.notices(config.grpo.num_prompts_per_step)]
+    notices = [*renderer.notices(), *prepared.notices]
+    notices += stream.notices(config.grpo.num_prompts_per_step)
     validation = None
     if config.data.validation.source is not None:
         validation = read_rows(config, renderer, longest, training=False)

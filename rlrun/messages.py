@@ -12,7 +12,11 @@ from rlrun.types import Message
 
 
 def normalize(message: Message) -> Message:
-    """The forms that every template takes: content a string, arguments of tool calls an object."""
+    """The forms that every template takes: content a string, arguments of tool calls an object.
+
+    Clients write null or an empty list where nothing is called, and templates that look for the
+    name alone would take it for a call.
+    """
     plain = dict(message)
     content = plain.get("content")
     if content is None:
@@ -21,6 +25,8 @@ def normalize(message: Message) -> Message:
         plain["content"] = "\n".join(_text_part(part) for part in content)
     if plain.get("tool_calls"):
         plain["tool_calls"] = [_normalize_call(call) for call in plain["tool_calls"]]
+    else:
+        plain.pop("tool_calls", None)
     return plain
 
 
@@ -33,21 +39,25 @@ def _text_part(part: Any) -> str:
 
 def _normalize_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
     function = call.get("function")
-    if not isinstance(function, Mapping) or not isinstance(function.get("arguments"), str):
+    if not isinstance(function, Mapping):
         return call
-    try:
-        arguments = json.loads(function["arguments"])
-    except (ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}}
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments) if arguments.strip() else None
+        except (ValueError, RecursionError):
+            return call
+    # A function without parameters is called with "", null or nothing as well as with "{}".
+    return {**call, "function": {**function, "arguments": {} if arguments is None else arguments}}
 
 
 def strings(value: Any) -> Iterator[str]:
-    """Every string inside nested messages."""
+    """Every string inside nested messages, names of fields included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
-        for part in value.values():
+        for name, part in value.items():
+            yield from strings(name)
             yield from strings(part)
     elif isinstance(value, Sequence):
         for part in value:
@@ -55,11 +65,14 @@ def strings(value: Any) -> Iterator[str]:
 
 
 def map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Nested messages with every string changed."""
+    """Nested messages with every string changed, names of fields included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
-        return {key: map_strings(part, change) for key, part in value.items()}
+        return {
+            change(name) if isinstance(name, str) else name: map_strings(part, change)
+            for name, part in value.items()
+        }
     if isinstance(value, Sequence):
         return [map_strings(part, change) for part in value]
     return value

@@ -192,7 +192,7 @@ agent/<agent>/stopped_fraction  1  mean  env=gym
 agent/<agent>/length_fraction  1  mean  env=gym
     Share of its scored samples of the step whose last turn was cut by a token limit.
 agent/<agent>/max_turns_fraction  1  mean  env=gym
-    Share of its scored samples of the step that the agent ended at its limit of turns.
+    Share of its scored samples of the step that the agent says it cut, as by its limit of turns.
 agent/<agent>/flagged  count  sum  env=gym
     Samples of the step whose reward, as the environment says, measures nothing; not trained.
 agent/<agent>/told/<name>  1  mean  env=gym
@@ -262,8 +262,8 @@ perf/checkpoint_s  seconds  max
 perf/generated_tokens_per_s  tokens/second  sum
     Tokens of the trajectory groups that finished during the step, over perf/generation_s.
 perf/trained_tokens_per_s  tokens/second  sum
-    Sampled tokens of the trained trajectories whose advantage is not 0, over perf/step_s; 0 if
-    the update was skipped.
+    Sampled tokens of the trained trajectories whose advantage is not 0, over perf/step_s without
+    its validation; 0 if the update was skipped.
 perf/ceiling_efficiency  1  mean  asynchronous schedules
     Tokens trained with a gradient per second over what the same machines could train if nothing
     ever waited and no token was wasted.

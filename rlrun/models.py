@@ -15,10 +15,11 @@ import urllib.request
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlrun.config.model_words import CAUSAL_MODELS, not_causal, words_of
 from rlrun.config.paths import expand, is_dir, is_file
 from rlrun.config.schema import Policy
 from rlrun.embedded import EMBEDDED, embedded_folder
-from rlrun.errors import DataError, NotHere
+from rlrun.errors import ConfigError, DataError, NotHere, Problem
 from rlrun.template_limits import bounded_rendering, install
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def resolve_model(name: str, key: str = "policy.model") -> str:
 
     Raises:
         DataError: There is no such model, it is not complete, or the hub cannot be reached.
+        ConfigError: It is no causal language model.
     """
     folder = _resolve(name, key, weights=True)
     if not (folder / "config.json").is_file():
@@ -66,6 +68,9 @@ def resolve_model(name: str, key: str = "policy.model") -> str:
             "Save the model with save_pretrained of transformers",
         )
     _refuse_foreign_code(folder / "config.json")
+    kind = not_causal(words_of(str(folder), {}) or {})
+    if kind is not None:
+        raise ConfigError([Problem(key, f"{name} is {kind}", CAUSAL_MODELS, (key,))])
     return str(folder)
 
 
@@ -86,7 +91,7 @@ def load_tokenizer(policy: Policy) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         tokenizer("probe", add_special_tokens=False)
     # Whatever is wrong with the files, the libraries raise what comes up while reading them.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         raise DataError(
             key, f"the tokenizer in {folder} cannot be read: {_first_line(error)}", remedy
         ) from error
@@ -120,7 +125,7 @@ def _check_template(tokenizer: PreTrainedTokenizerBase, key: str) -> None:
                     message, tokenize=False, add_generation_prompt=True
                 )
         # A template is a program; what it raises is up to it.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             what = f"the chat template cannot render a user's message: {_first_line(error)}"
             raise DataError(key, what, remedy) from error
         if question not in str(text):
@@ -133,6 +138,7 @@ def read_model_config(name: str) -> PretrainedConfig:
     Raises:
         DataError: There is no such model, or its configuration or the files of its weights are
             damaged.
+        ConfigError: It is no causal language model.
     """
     from safetensors import SafetensorError, safe_open
     from transformers import AutoConfig
@@ -143,13 +149,13 @@ def read_model_config(name: str) -> PretrainedConfig:
         config: PretrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         config.get_text_config(decoder=True).to_dict()
     # As above: a broken configuration fails in whatever line meets it first.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         what = f"config.json cannot be used: {_first_line(error)}"
         raise DataError(str(folder), what, remedy) from error
     for path in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(path, framework="numpy"):
-                pass
+                pass  # Opening reads and checks what the file says of itself.
         except (SafetensorError, OSError) as error:
             raise DataError(str(path), f"is damaged: {_first_line(error)}", remedy) from error
     return config

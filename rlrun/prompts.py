@@ -14,6 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from rlrun.counted import counted
 from rlrun.data.prepare import Render
 from rlrun.errors import DataError
 from rlrun.types import Prompt, Row
@@ -91,7 +92,7 @@ class PromptStream:
         if self.total is not None and self.total <= num_prompts_per_step:
             what = f"the run is one step of {self.total}; grpo.max_num_epochs makes it longer"
         return [
-            f"the data set has {self.len_per_epoch} prompts, fewer than "
+            f"the data set has {counted(self.len_per_epoch, 'prompt')}, fewer than "
             f"grpo.num_prompts_per_step={num_prompts_per_step}: {what}"
         ]
 

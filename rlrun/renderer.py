@@ -16,6 +16,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,13 @@ ANSWERED = "rlrun-probe-answer"
 THOUGHT = "rlrun-probe-thought"
 ASKED_AGAIN = "rlrun-probe-question-again"
 PROBE = ({"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWERED})
+
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+"""Of reasoning and of calls: part of what the policy says, also where they are special tokens."""
+
+DAY = datetime(2024, 7, 26)
+"""What templates that ask for the date are told: tomorrow, or when it is resumed, a run must render
+what it renders today. The day is the one that Llama's templates name where nobody tells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +103,17 @@ class Renderer:
         pad_id = tokenizer.pad_token_id
         self.pad_id: int = self.eos_ids[0] if pad_id is None else pad_id
         self._specials = SpecialTokens(tokenizer, self.eos_ids)
+        # A token that ends a turn need not be a special one.
+        self._unsaid = list(self.eos_ids) + [
+            token_id
+            for token_id, token in tokenizer.added_tokens_decoder.items()
+            if token.special and token.content not in TAGS
+        ]
         self._token_bytes: tuple[TokenBytes, TokenBytes] | None = None
-        """Of all tokens, and without the special ones; None if bytes do not make up the text."""
+        """Of all tokens, and of those that are said; None if bytes do not make up the text."""
         if is_byte_level(tokenizer):
-            # A token that ends a turn need not be a special one.
-            said = TokenBytes(tokenizer, True, silent=self.eos_ids)
-            self._token_bytes = TokenBytes(tokenizer, False), said
+            said = TokenBytes(tokenizer, silent=self._unsaid)
+            self._token_bytes = TokenBytes(tokenizer), said
 
     @classmethod
     def load(cls, policy: Policy) -> Renderer:
@@ -171,18 +184,26 @@ class Renderer:
                 self.tokenizer.name_or_path,
             )
 
+    def notices(self) -> list[str]:
+        """What the user should know about the chat template, a sentence each."""
+        if "strftime_now" not in self.tokenizer.get_chat_template():
+            return []
+        return [
+            f"the chat template of {self.tokenizer.name_or_path} asks for today's date and is told "
+            f"{DAY:%Y-%m-%d} every day, so that a resumed run has the same prompts; set "
+            "policy.chat_template to one with another date"
+        ]
+
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of token ids, with or without the special tokens and those that end a turn."""
+        """Text of token ids, with or without special tokens (but for TAGS) and ends of turns."""
         if self._token_bytes is not None:
             return self._token_bytes[skip_special].text(ids)
         # As an array, since the elements of a list are looked at one by one.
         array = np.asarray(ids, np.int64)
         if skip_special:
-            array = array[~np.isin(array, self.eos_ids)]
+            array = array[~np.isin(array, self._unsaid)]
         text = self.tokenizer.decode(
-            array,
-            skip_special_tokens=skip_special,
-            clean_up_tokenization_spaces=False,
+            array, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         assert isinstance(text, str)
         return text
@@ -238,10 +259,10 @@ class Renderer:
                     tools=[dict(tool) for tool in view.tools] or None,
                     tokenize=False,
                     add_generation_prompt=generation_prompt,
-                    **view.options,
+                    **{"strftime_now": DAY.strftime, **view.options},
                 )
         # A template is a program; what it raises is up to it.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             roles = ", ".join(str(message.get("role")) for message in messages)
             raise DataError(
                 "policy.chat_template",

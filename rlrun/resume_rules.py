@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlrun.config.schema import RunConfig
+from rlrun.counted import counted
 from rlrun.errors import ConfigError, Problem
 from rlrun.prompts import PromptStream
 
@@ -49,12 +50,13 @@ def check_length(
     back = "rlrun export RUN_DIR DEST --step N takes an earlier checkpoint, to start a new run from"
     if grpo.max_num_steps is not None and grpo.max_num_steps < done:
         key = f"grpo.max_num_steps={grpo.max_num_steps}"
-        what = f"the run has made {done} steps already, and a resume takes none of them back"
+        made = counted(done, "step")
+        what = f"the run has made {made} already, and a resume takes none of them back"
         problems.append(Problem(key, what, f"Give {done} or more; {back}"))
     asked = any(text.lstrip("+").startswith("grpo.max_num_epochs=") for text in overrides)
     if asked and stream.total is not None and stream.total < begun:
         key = f"grpo.max_num_epochs={grpo.max_num_epochs}"
-        what = f"the run has begun {begun} prompts already, and these are {stream.total}"
+        what = f"the run has begun {counted(begun, 'prompt')} already, and these are {stream.total}"
         epochs = -(-begun // stream.len_per_epoch)
         problems.append(Problem(key, what, f"Give {epochs} or more; {back}"))
     if problems:

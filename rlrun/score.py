@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
+from rlrun.counted import counted
 from rlrun.data.gym_rows import GYM_FIELD
 from rlrun.env.verifier import VerifyingEnv
 from rlrun.errors import ConfigError, DataError, Problem
@@ -49,7 +50,7 @@ class Counts:
         scored = self.rows - self.failed
         mean = f", mean reward {self.reward_sum / scored:.4f}" if scored else ""
         return (
-            f"{self.rows} rows{mean}, {self.failed} without a reward, "
+            f"{counted(self.rows, 'row')}{mean}, {self.failed} without a reward, "
             f"{self.limited} at the verifier's limit"
         )
 
@@ -189,10 +190,13 @@ def _episode(
     is_gym = isinstance(stored, dict) and GYM_FIELD in fields
     response = "" if is_gym else stored
     if not isinstance(response, str):
-        raise DataError(where, f"response={response!r:.80} is not a text", "Give the text to score")
+        shown = f"response={json.dumps(response):.80} is not a text"
+        what = shown if "response" in fields else 'there is no "response"'
+        raise DataError(where, what, "Give the text to score")
     gold = fields.get("gold", fields.get("answer", ""))
     if isinstance(gold, bool) or not isinstance(gold, str | int | float):
-        raise DataError(where, f"gold={gold!r:.80} is not a text", "Give the reference answer")
+        what = f"gold={json.dumps(gold):.80} is not a text"
+        raise DataError(where, what, "Give the reference answer")
     left_out = ("gold",) if is_gym else ("response", "gold")
     payload = {key: value for key, value in fields.items() if key not in left_out}
     row = Row(str(number), (), str(gold), payload, where)

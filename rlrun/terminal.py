@@ -34,7 +34,7 @@ class SteadyConsole(Console):
     def silence(self) -> None:
         """Drops all further output."""
         self.quiet = True
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError):  # Not every file has a descriptor.
             # Else Python fails at exit, as it cannot flush what is left.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self.file.fileno())

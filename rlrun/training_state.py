@@ -94,7 +94,7 @@ def each_tensor(path: Path) -> Iterator[tuple[str, Tensor]]:
     """
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            for name in file.keys():  # noqa: SIM118 (it is no mapping)
+            for name in file.keys():  # it is no mapping
                 yield name, file.get_tensor(name)
     except SafetensorError as error:
         raise StorageError(str(path), f"is no safetensors file: {error}", RESTORE) from error

@@ -89,6 +89,14 @@ def _no_validation(values: Values) -> str | None:
     return "the run never validates"
 
 
+def _greedy(values: Values) -> str | None:
+    """Several samples of which each is the most likely one; agents may ask different questions."""
+    several = values["grpo.val_num_generations_per_prompt"] > 1 and _agents_ask(values) is None
+    if several and values["generation.val_temperature"] == 0:
+        return "at generation.val_temperature=0 the samples of a prompt are equal"
+    return None
+
+
 def _no_kl(values: Values) -> str | None:
     penalty = values.get("loss.reference_policy_kl_penalty")
     return "loss.reference_policy_kl_penalty=0" if penalty == 0 else None
@@ -156,6 +164,7 @@ IDLE: tuple[Idle, ...] = (
         ),
         _no_validation,
     ),
+    Idle(("grpo.val_num_generations_per_prompt",), _greedy),
     Idle(
         (
             "grpo.reward_scaling.source_min",

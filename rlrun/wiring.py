@@ -236,6 +236,7 @@ class Wiring:
             stream=self.inputs.stream,
             buffer=progress.buffer,
             guard=progress.guard,
+            environment=self.live.environment,
             event_log=progress.decisions.event_log,
             metrics=progress.metrics,
             layout=config.checkpointing.layout,

@@ -60,7 +60,7 @@ def library_generate(
         eos_token_id=list(renderer.eos_ids),
         pad_token_id=renderer.pad_id,
     )
-    rows = model.generate(**padded, generation_config=config)  # type: ignore[operator]  # likewise
+    rows = model.generate(**padded, generation_config=config)  # type: ignore[operator]  # typed as any module
     useful = 0
     for row, request in zip(
         rows[:, padded["input_ids"].shape[1] :].tolist(), requests, strict=True

@@ -397,8 +397,14 @@ KINDS: dict[str, Kind] = {
         GYM,
         _lose_environment,
         (4,),
-        "no agent works any more",
-        ("env.max_retries=1", "env.retry_wait_s=0.1", "env.max_agent_failures=4"),
+        # Before the run has seen it, or after.
+        "is not ready within|no agent works any more",
+        (
+            "env.start_timeout_s=60",
+            "env.max_retries=1",
+            "env.retry_wait_s=0.1",
+            "env.max_agent_failures=4",
+        ),
         costs=True,
     ),
     "stop driver": Kind(MATH + GYM + VLLM + RAY, functools.partial(_stop, "driver")),

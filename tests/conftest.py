@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 if TYPE_CHECKING:
     from tests.generation.vllm_session import VLLMSession
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # And Ray's actors, which it starts with the lowest priority, would wait for the other test.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# How long an example takes says nothing on a machine that does other things as well.
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("unhurried")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 

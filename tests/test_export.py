@@ -18,7 +18,7 @@ from rlrun.config import load
 from rlrun.console import Console
 from rlrun.derived import sampling_of
 from rlrun.errors import ConfigError, StorageError
-from rlrun.export import export
+from rlrun.export import convert, export
 from rlrun.learner.learner import Learner
 from rlrun.models import resolve_model
 from rlrun.training_state import load_tensors
@@ -92,6 +92,21 @@ def test_bfloat16_is_the_rounded_float32(small_run: Path, tmp_path: Path) -> Non
     assert wide.keys() == narrow.keys()
     assert all(torch.equal(wide[name].bfloat16(), narrow[name]) for name in wide)
     assert json.loads((tmp_path / "narrow/config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_what_a_model_reads_in_float32_stays_exact(tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(resolve_model("rlrun:tiny-hybrid"))
+    for name, buffer in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(torch.linspace(-1.0, 1.0, buffer.numel()) / 3)
+    wide = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    convert(model, torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    narrow = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).state_dict()
+    exact = {name for name, tensor in narrow.items() if tensor.dtype is torch.float32}
+    assert exact == {name for name in wide if name.endswith("e_score_correction_bias")} != set()
+    for name, tensor in wide.items():
+        assert narrow[name].equal(tensor if name in exact else tensor.bfloat16()), name
 
 
 def test_a_merged_adapter_gives_the_learners_logits(lora_run: Path, tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ def found(name: str, *overrides: str) -> CheckLine:
 
 def test_a_plan_that_the_rows_end_says_after_how_many_steps() -> None:
     plan = " ".join(line.detail for line in lines("data.train.limit=20") if line.name == "plan")
-    assert "40 steps of 16 prompts" in plan
-    assert "at most 20 prompts in all: 2 steps (grpo.max_num_epochs)" in plan
+    assert "at most 2 steps of 16 prompts" in plan
+    assert "at most 20 prompts in all (grpo.max_num_epochs)" in plan
 
 
 def write_model(folder: Path, config: str) -> None:
@@ -379,7 +379,7 @@ def test_a_recipe_for_a_cluster_is_planned_without_its_model_or_gpus() -> None:
     assert not any(line.refused(strict=False) for line in found_lines.values())
     assert found_lines["tokenizer and data"].verdict is Verdict.UNVERIFIED
     assert found_lines["model"].detail.startswith("NemotronHForCausalLM, 31,577,937,344 parameters")
-    assert "256 GPUs on 32 nodes: 64 train and 192 sample" in found_lines["split"].detail
+    assert "256 GPUs on 32 nodes: 64 to train and 192 to sample" in found_lines["split"].detail
     for name in ("memory", "engine memory", "step time", "async"):
         assert found_lines[name].verdict is Verdict.PASS
     assert "2048 answers of 25.2 million tokens" in found_lines["step time"].detail

@@ -320,3 +320,11 @@ def test_turns_append_up_to_what_the_whole_conversation_renders_to(
 
 
 SHARED = Renderer(load())
+
+
+def test_a_template_that_asks_for_the_date_is_told_of() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(resolve_model("rlrun:tiny"))
+    assert Renderer(tokenizer).notices() == []
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + tokenizer.chat_template
+    (notice,) = Renderer(tokenizer).notices()
+    assert "today's date" in notice and "2024-07-26 every day" in notice

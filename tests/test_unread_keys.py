@@ -106,6 +106,13 @@ def test_a_limit_that_nothing_reaches_is_told(other: str) -> None:
     assert [where for where, _, _ in unread_keys(load([*flags, other]))] == [flags[-1]]
 
 
+def test_several_greedy_samples_of_a_prompt_are_told() -> None:
+    greedy = ["+recipe=quickstart", "generation.val_temperature=0"]
+    assert list(unread_keys(load([*greedy, "grpo.val_num_generations_per_prompt=1"]))) == []
+    ((where, what, _),) = unread_keys(load([*greedy, "grpo.val_num_generations_per_prompt=4"]))
+    assert where == "grpo.val_num_generations_per_prompt=4" and "are equal" in what
+
+
 def test_a_resolved_configuration_may_name_what_is_idle(tmp_path: Path) -> None:
     whole = tmp_path / "config.yaml"
     whole.write_text(load(["+recipe=quickstart"]).yaml(), encoding="utf-8")

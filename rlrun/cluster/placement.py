@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+
+from rlrun.counted import counted
 
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 """Of a place that both are in. More than half for the rank, as Ray fills up a GPU before it takes
@@ -38,8 +40,8 @@ class Demand:
 
     def in_words(self) -> str:
         """Such as "2 learner ranks and 1 engine colocated"."""
-        text = f"{self.ranks} learner rank{'s' * (self.ranks > 1)} and {self.engines} engine"
-        return text + "s" * (self.engines > 1) + " colocated" * self.colocated
+        text = f"{counted(self.ranks, 'learner rank')} and {counted(self.engines, 'engine')}"
+        return text + " colocated" * self.colocated
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +115,20 @@ def shortage(demand: Demand, nodes: Sequence[Node]) -> tuple[str, str] | None:
     room = sorted((_capacity(demand, node) for node in nodes), reverse=True)
     if _fits(demand.places, demand.num_nodes, room):
         return None
-    parts = [
-        " and ".join(f"{amount:g} {kind}s" for kind, amount in bundle.items())
-        for bundle in plan(demand).bundles
-    ]
-    there = _counted([f"{node.cpus:g} CPUs and {node.gpus:g} GPUs" for node in nodes])
-    what = f"{demand.in_words()} need {_counted(parts)}, and the cluster has {there}"
+    parts = [_amounts(bundle) for bundle in plan(demand).bundles]
+    there = _nodes([_amounts({"CPU": node.cpus, "GPU": node.gpus}) for node in nodes])
+    what = f"{demand.in_words()} need {_nodes(parts)}, and the cluster has {there}"
     return what, _split_that_fits(demand, room)
 
 
-def _counted(parts: Sequence[str]) -> str:
+def _amounts(resources: Mapping[str, float]) -> str:
+    return " and ".join(counted(amount, kind, form="g") for kind, amount in resources.items())
+
+
+def _nodes(parts: Sequence[str]) -> str:
     """Equal machines together: "2 nodes with 4 CPUs, 1 node with 2 CPUs"."""
     counts = {part: parts.count(part) for part in parts}
-    texts = [f"{count} node{'s' * (count > 1)} with {part}" for part, count in counts.items()]
+    texts = [f"{counted(count, 'node')} with {part}" for part, count in counts.items()]
     return ", ".join(texts) or "no node"
 
 

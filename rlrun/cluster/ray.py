@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.cluster.placement import Demand, sizes
+from rlrun.counted import counted
 from rlrun.errors import NotInstalled, Problem
 from rlrun.interfaces import Cluster, Device, RunningCluster, component, setting
 
@@ -85,7 +86,7 @@ class RayCluster(Cluster):
             yield (
                 (*keys, "gpus_per_node"),
                 f"num_learner_ranks={self.num_learner_ranks} and num_engines={self.num_engines} "
-                f"need {places} GPUs, num_nodes={self.num_nodes} x gpus_per_node="
+                f"need {counted(places, 'GPU')}, num_nodes={self.num_nodes} x gpus_per_node="
                 f"{self.gpus_per_node} are {self.num_nodes * self.gpus_per_node}",
                 "Take fewer ranks or engines, or more nodes or GPUs",
             )

@@ -131,5 +131,5 @@ class RankActor:
         if self.rank == 0:
             return [ray.put(pack(self.learner.weights()))]
         for _ in self.learner.weights():
-            pass
+            pass  # Gathering is all that is wanted.
         return []

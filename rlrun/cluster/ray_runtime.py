@@ -196,6 +196,7 @@ def _connect(address: str | None) -> None:
 def _hide_token() -> None:
     """Ray asks for a token whoever joins, and leaves it in a file that all users may read."""
     path = Path.home() / ".ray" / "auth_token"
+    # There need not be one.
     with suppress(OSError):
         path.chmod(0o600)
 

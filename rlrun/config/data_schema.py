@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rlrun.counted import counted
 from rlrun.interfaces import Checked, setting
 
 
@@ -78,7 +79,7 @@ class DataSource(Checked):
         if count != 1:
             yield (
                 ("prompt_template",),
-                f"prompt_template holds {{problem}} {count} times",
+                f"prompt_template holds {{problem}} {counted(count, 'time')}",
                 "Write {problem} exactly once, where the problem belongs",
             )
         for name, text in (

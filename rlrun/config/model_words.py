@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What kinds of layers a model has, by the words of its config.json alone.
+"""What kind of model it is, and what layers it has, by the words of its config.json alone.
 
-Asked before a model is loaded, so that a setting for what is not there is refused as any other
-mistake in a configuration is. In doubt the answers let a setting pass: loading the model tells for
-certain.
+Asked before a model is loaded, so that one of the wrong kind, or a setting for what is not there,
+is refused as any other mistake in a configuration is. In doubt the answers let a setting pass:
+loading the model tells for certain.
 """
 
 from __future__ import annotations
@@ -15,6 +15,16 @@ from typing import Any
 from rlrun.config.paths import expand, is_file
 from rlrun.embedded import EMBEDDED, embedded_folder
 from rlrun.json_line import is_shallow
+
+_ENCODERS = frozenset(
+    (
+        *("bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie"),
+        *("megatron-bert", "reformer", "rembert", "roberta", "roberta-prelayernorm", "roc_bert"),
+        *("roformer", "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod"),
+    )
+)
+"""Types of model that transformers also loads as causal ones, but that see what comes after a token
+unless their configuration says that they are decoders."""
 
 _RECURRENT = ("mamba", "linear_attention")
 _LISTS = ("layers_block_type", "layer_types")
@@ -38,6 +48,26 @@ def words_of(model: str, architecture: Mapping[str, Any]) -> Mapping[str, Any] |
     except (OSError, ValueError, RecursionError):
         return None  # What is wrong with the folder is said by those who need all of it.
     return words if isinstance(words, dict) and is_shallow(words) else None
+
+
+def not_causal(words: Mapping[str, Any]) -> str | None:
+    """What such a model is known to be in place of one that continues a text, or None."""
+    if words.get("is_encoder_decoder") is True:
+        return "an encoder-decoder model"
+    names = words.get("architectures")
+    masked = isinstance(names, list) and any(str(name).endswith("ForMaskedLM") for name in names)
+    decodes = words.get("is_decoder") is True or words.get("causal") is True
+    if (masked or str(words.get("model_type")) in _ENCODERS) and not decodes:
+        return "an encoder, which sees what comes after a token"
+    text = words.get("text_config")
+    for one in (words, text if isinstance(text, Mapping) else {}):
+        if one.get("is_causal") is False or one.get("use_bidirectional_attention") in (True, "all"):
+            return "bidirectional: it sees what comes after a token"
+    return None
+
+
+CAUSAL_MODELS = "Choose a causal language model: one that continues a text"
+"""The remedy."""
 
 
 def may_have_routers(words: Mapping[str, Any]) -> bool:

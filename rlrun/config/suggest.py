@@ -18,14 +18,16 @@ def nearest_key(key: str, keys: Iterable[str]) -> str | None:
     """The dotted key that resembles a mistyped one most, or None if none does.
 
     Either the whole keys resemble each other or their last components do; a key of the same section
-    is preferred, and one that ends in the very same word.
+    is preferred, one that ends in the very same word, and one whose section resembles the mistyped.
+    Upper and lower case are the same.
     """
-    section, _, last = key.rpartition(".")
+    section, _, last = key.lower().rpartition(".")
     best, best_score = None, _GOOD_ENOUGH
     for candidate in sorted(keys):
-        candidate_section, _, candidate_last = candidate.rpartition(".")
+        candidate_section, _, candidate_last = candidate.lower().rpartition(".")
         score = max(_similarity(key, candidate), _similarity(last, candidate_last))
         score += 0.1 * (section == candidate_section) + 0.05 * (last == candidate_last)
+        score += 0.04 * _similarity(section, candidate_section)
         if score > best_score:
             best, best_score = candidate, score
     return best

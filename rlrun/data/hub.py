@@ -37,7 +37,7 @@ def hub_store(name: str, split: str) -> RecordStore:
             # Asked first because load_dataset repeats failing requests for a long time.
             huggingface_hub.HfApi().dataset_info(repository, timeout=REACH_TIMEOUT_S)
         rows = datasets.load_dataset(repository, config or None, split=split)
-    except Exception as error:  # noqa: BLE001 (the transport's exceptions change with versions)
+    except Exception as error:  # the transport's exceptions change with versions
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise NotHere(
             where,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import overload
 
 from rlrun.config.data_schema import DataSource, OnBadRow, SourceKind
+from rlrun.counted import counted
 from rlrun.data.bad_row import BadRow
 from rlrun.data.extents import Extents
 from rlrun.data.row_reader import RowReader
@@ -155,9 +156,9 @@ def _row_settings(source: DataSource) -> bytes:
 def _notices(source: DataSource, count: int, bad: _BadRows) -> Iterator[str]:
     for reason, skipped in bad.by_reason.items():
         example = skipped.examples[0]
-        yield f"{source.source}: {skipped.count} rows skipped ({reason}), e.g. {example}"
+        yield f"{source.source}: {counted(skipped.count, 'row')} skipped ({reason}), e.g. {example}"
     if source.limit is not None and count < source.limit:
-        yield f"{source.source}: limit={source.limit}, but there are only {count} usable rows"
+        yield f"{source.source}: limit={source.limit}, but only {counted(count, 'usable row')}"
 
 
 class _BadRows:
@@ -192,7 +193,7 @@ class _BadRows:
         listed = "".join(f"\n  {line}" for line in self._first)
         if total > len(self._first):
             listed += f"\n  ... and {total - len(self._first)} more"
-        what = f"{total} of {total + kept} rows cannot be used ({counts})"
+        what = f"{total} of {counted(total + kept, 'row')} cannot be used ({counts})"
         if kept:
             remedy = "Correct them, or count and skip them by data.on_bad_row=skip"
         else:

@@ -64,8 +64,9 @@ def _message(item: object, name: str) -> Message:
         raise BadRow(
             "bad messages", f"{name} has role {shown(role)}, not one of {', '.join(ROLES)}"
         )
-    # Columnar files store an absent key as null.
-    message = {key: value for key, value in item.items() if value is not None}
+    message: dict[str, Any] = _present(item)
+    if message.get("tool_calls") == []:  # columnar files store absent calls as an empty list too
+        del message["tool_calls"]
     if "tool_calls" in message and role != "assistant":
         raise BadRow("bad messages", f"{name} has tool_calls, and role {role!r}")
     calls = message.get("tool_calls", [])
@@ -73,6 +74,15 @@ def _message(item: object, name: str) -> Message:
         raise BadRow("bad messages", f"{name} has tool_calls {shown(calls)}, not a list of objects")
     message["content"] = _content(item.get("content"), bool(message.get("tool_calls")), name)
     return message
+
+
+def _present(value: Any) -> Any:
+    """Without keys that are null, at any depth: columnar files store an absent key so."""
+    if isinstance(value, dict):
+        return {key: _present(one) for key, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [_present(one) for one in value]
+    return value
 
 
 def _content(content: object, has_tool_calls: bool, name: str) -> str:

@@ -17,6 +17,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from rlrun.counted import counted
 from rlrun.data.load import SHOWN_EXAMPLES, LoadedRows
 from rlrun.errors import DataError
 from rlrun.types import Message, Row
@@ -95,21 +96,21 @@ def prepare(loaded: LoadedRows, render: Render, max_prompt_tokens: int) -> Prepa
         tokens = count(row.messages, row.where)
         keep[index] = tokens <= max_prompt_tokens
         if not keep[index] and len(examples) < SHOWN_EXAMPLES:
-            examples.append(f"{row.where}: {tokens} tokens")
+            examples.append(f"{row.where}: {counted(tokens, 'token')}")
     kept = np.flatnonzero(keep)
     total, dropped = len(loaded.rows), len(loaded.rows) - len(kept)
     if not len(kept):
         raise DataError(
             loaded.name,
-            f"0 of {total} prompts left after the length filter (at most {max_prompt_tokens} "
-            f"tokens; {examples[0]})",
+            f"0 of {counted(total, 'prompt')} left after the length filter (at most "
+            f"{counted(max_prompt_tokens, 'token')}; {examples[0]})",
             "Raise data.max_prompt_tokens or policy.max_total_sequence_length",
         )
     notices = loaded.notices
     if dropped:
         notices += (
-            f"{loaded.name}: {dropped} of {total} prompts are longer than {max_prompt_tokens} "
-            f"tokens and left out, e.g. {examples[0]}",
+            f"{loaded.name}: {dropped} of {counted(total, 'prompt')} longer than "
+            f"{counted(max_prompt_tokens, 'token')} and left out, e.g. {examples[0]}",
         )
     checksum = hashlib.sha256(loaded.checksum.encode() + kept.astype("<i8").tobytes()).hexdigest()
     _log.info("%s: %d of %d rows rendered for their length", loaded.name, count.calls, total)

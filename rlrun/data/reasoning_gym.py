@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from rlrun.counted import counted
 from rlrun.data.stores import RecordStore, SequenceStore
 from rlrun.errors import DataError
 
@@ -109,11 +110,12 @@ def _probe(dataset: Any, entries: list[dict[str, Any]], where: str) -> Iterator[
     if rewarded:
         yield (
             f"{where}: its verifier calls the answer {NONSENSE!r} right in {rewarded} of "
-            f"{len(entries)} rows, so a policy can earn rewards without solving anything"
+            f"{counted(len(entries), 'row')}, so a policy can earn rewards without solving anything"
         )
     if refused:
         yield (
-            f"{where}: its verifier calls its own answer wrong in {refused} of {len(entries)} rows"
+            f"{where}: its verifier calls its own answer wrong in {refused} of "
+            f"{counted(len(entries), 'row')}"
         )
 
 

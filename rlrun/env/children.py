@@ -37,7 +37,7 @@ _ATTEMPTS = 2
 _ROOT = Path(rlrun.__file__).resolve().parent.parent
 
 
-class ChildrenDown(Exception):  # noqa: N818 - the pool is down; no statement about the job
+class ChildrenDown(Exception):  # the pool is down; no statement about the job
     """A child could not be started, or died for a reason that lies outside the job."""
 
 
@@ -54,7 +54,7 @@ class Reply:
     limit: str = ""
 
 
-class _Gone(Exception):  # noqa: N818 - carries how a child ended
+class _Gone(Exception):  # carries how a child ended
     """The child ended before it replied."""
 
     def __init__(self, returncode: int, had_job: bool) -> None:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from rlrun.env.threads import in_thread
 from rlrun.interfaces import Environment, Episode
 from rlrun.serve.parsers import HermesTools, ToolCall
-from rlrun.types import EnvStep, Message
+from rlrun.types import EnvStep, Message, Prompt
 
 MAX_OPEN = 100_000
 """Episodes that are kept; those that were cut are never closed, and the oldest are forgotten."""
@@ -68,20 +68,22 @@ class DialogueEnvironment(Environment):
 
     def __init__(self, make: Callable[[], Dialogue]) -> None:
         self._make = make
-        self._open: OrderedDict[tuple[str, int], Dialogue] = OrderedDict()
+        self._open: OrderedDict[tuple[int, int], tuple[Prompt, Dialogue]] = OrderedDict()
         self._parser = HermesTools()
 
     async def step(self, episode: Episode) -> EnvStep:
         """The next messages, or the reward. What user code raises is the caller's to judge."""
-        key = (episode.prompt.group_id, episode.sample_index)
+        prompt = episode.prompt
+        # Not the group's name: a validation may ask about the same row at the same time.
+        key = (id(prompt), episode.sample_index)
         if episode.turn == 1:
-            dialogue = self._open[key] = self._make()
+            # With the prompt, as no other one can have its id while it is kept.
+            self._open[key] = prompt, self._make()
             self._open.move_to_end(key)
             while len(self._open) > MAX_OPEN:
                 self._open.popitem(last=False)
-            row = episode.prompt.row
-            await _called(dialogue.start, row.payload, row.answer)
-        dialogue = self._open[key]
+            await _called(self._open[key][1].start, prompt.row.payload, prompt.row.answer)
+        _, dialogue = self._open[key]
         calls = self._calls(dialogue, episode.response)
         if calls:
             return EnvStep(messages=tuple([await _answer(dialogue, call) for call in calls]))

@@ -140,5 +140,5 @@ def _metadata_problem(metadata: object) -> str | None:
         if extra is None or isinstance(json.loads(extra), dict):
             return None
     except (ValueError, RecursionError):
-        pass
+        pass  # Said below, as of what is JSON but no object.
     return f"{name}.extra_body is {extra!r:.80}, not the text of a JSON object"

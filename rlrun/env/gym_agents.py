@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from rlrun.counted import counted
 from rlrun.types import Failure, FailureKind
 
 log = logging.getLogger(__name__)
@@ -75,7 +77,7 @@ class Agents:
             return None
         return (
             f"agent {name} is paused for another {agent.open_until - now:.0f} s after "
-            f"{agent.in_a_row} failures in a row, the first: {agent.cause}"
+            f"{counted(agent.in_a_row, 'failure')} in a row, the first: {agent.cause}"
         )
 
     def succeeded(self, name: str, seconds: float, turns: int) -> None:
@@ -141,3 +143,21 @@ class Agents:
                 values[f"{stage}/turn_seconds"] = agent.seconds / agent.turns
             agent.seconds, agent.turns = 0.0, 0
         return values
+
+    def state(self) -> dict[str, Any]:
+        """What is counted since the run began; JSON values."""
+        return {
+            name: {
+                "failures": {kind.value: count for kind, count in agent.failures.items()},
+                "passed_over": agent.passed_over,
+            }
+            for name, agent in self._agents.items()
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Counts on from what ``state`` gave."""
+        for name, counts in state.items():
+            agent = self[name]
+            failures = counts["failures"].items()
+            agent.failures = Counter({FailureKind(kind): count for kind, count in failures})
+            agent.passed_over = counts["passed_over"]

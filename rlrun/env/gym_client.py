@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP to Gym's servers: total times, bounded retries, bounded bodies, and errors that have a kind.
 
-Retried are connections that fail and answers of 5xx, 408 and 429: an episode is begun anew by each
-/run. Other refusals (422 for a row that the agent does not take) are final.
+Retried are connections that fail and answers of 5xx, 408 and 429, not before the time that a
+Retry-After asks for: an episode is begun anew by each /run. Other refusals (422 for a row that the
+agent does not take) are final.
 """
 
 from __future__ import annotations
@@ -45,10 +46,15 @@ class RequestFailed(Exception):
 
 
 class _TryAgain(Exception):
-    """A try failed in a way that another one may not."""
+    """A try failed in a way that another one may not.
 
-    def __init__(self, failure: RequestFailed) -> None:
-        self.failure = failure
+    Args:
+        failure: What it came to.
+        after_s: How long the server asks to be left alone.
+    """
+
+    def __init__(self, failure: RequestFailed, after_s: float = 0.0) -> None:
+        self.failure, self.after_s = failure, after_s
 
 
 class GymClient:
@@ -122,9 +128,11 @@ class GymClient:
                         last = error.failure.message
                         if attempt == self._max_retries:
                             raise error.failure from None
-                    wait = min(self._retry_wait_s * 2**attempt, MAX_WAIT_S)
-                    log.info("%s; tried again in about %.3g s", last, wait)
-                    await asyncio.sleep(wait * spread.uniform(0.75, 1.25))
+                        after_s = error.after_s
+                    wait = self._retry_wait_s * 2**attempt * spread.uniform(0.75, 1.25)
+                    wait = min(max(wait, after_s), MAX_WAIT_S)
+                    log.info("%s; tried again in %.3g s", last, wait)
+                    await asyncio.sleep(wait)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -137,6 +145,7 @@ class GymClient:
         try:
             async with self._session.request(method, url, json=body) as answer:
                 status, content = answer.status, await self._read(url, answer)
+                after_s = asked_wait(answer.headers.get("Retry-After", ""))
         except (aiohttp.ClientError, OSError) as error:
             message = f"{url}: {type(error).__name__}: {error}"
             raise _TryAgain(RequestFailed(FailureKind.ENV_DOWN, message)) from error
@@ -149,7 +158,7 @@ class GymClient:
             raise RequestFailed(FailureKind.ENGINE_LOST, message)
         kind = FailureKind.ENV_DOWN if status in DOWN else FailureKind.ENV_ERROR
         failure = RequestFailed(kind, message)
-        raise _TryAgain(failure) if status in AGAIN else failure
+        raise _TryAgain(failure, after_s) if status in AGAIN else failure
 
     async def _read(self, url: str, answer: aiohttp.ClientResponse) -> bytes:
         parts, size = [], 0
@@ -163,6 +172,11 @@ class GymClient:
                     f"{url}: the answer has more than env.max_body_mib={self._max_bytes >> 20}",
                 )
         return b"".join(parts)
+
+
+def asked_wait(text: str) -> float:
+    """Seconds that a Retry-After says; a date, which servers of agents do not give, says none."""
+    return float(text) if text.isdecimal() else 0.0
 
 
 def _decoded(url: str, content: bytes) -> object:

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from rlrun.counted import counted
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_client import GymClient, RequestFailed
 from rlrun.errors import EnvironmentDown
@@ -88,7 +89,7 @@ class Directory:
             if one.get("server_type") == "responses_api_agents" and name and address:
                 agents[str(name)] = str(address).rstrip("/")
         if not agents:
-            what = f"{url} names no agent among {len(instances)} servers"
+            what = f"{url} names no agent among {counted(len(instances), 'server')}"
             raise EnvironmentDown("env.head_server", what, "Give agents by env.agents")
         return agents
 
@@ -188,6 +189,8 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[key] = _merged(old, value) if both else value  # type: ignore[arg-type]
+        if isinstance(old, Mapping) and isinstance(value, Mapping):
+            merged[key] = _merged(old, value)
+        else:
+            merged[key] = value
     return merged

@@ -72,6 +72,14 @@ class GymEnvironment(AgentEnvironment):
         """Per agent: failures by kind, pauses, latency."""
         return self._agents.metrics(time.monotonic())
 
+    def state(self) -> dict[str, Any]:
+        """Per agent: what is counted since the run began."""
+        return self._agents.state()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See ``Environment.restore``."""
+        self._agents.restore(state)
+
     def paused(self, prompt: Prompt) -> str | None:
         """Why the agent of a prompt takes no episodes, if others do."""
         name = self._agent_of(prompt)

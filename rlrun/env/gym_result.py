@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from rlrun.counted import counted
 from rlrun.json_line import finite
 from rlrun.sampled import SampledTurn
 from rlrun.types import FailureKind, StopReason, VersionSpan
 
 PROMPT, GENERATION, LOGPROBS = "prompt_token_ids", "generation_token_ids", "generation_log_probs"
-CALLS = ("function_call", "function_call_output")
 
 NOT_MEASURES = frozenset(
     {"responses_create_params", "response", "reward", "reward_components", "mask_sample"}
@@ -148,7 +148,7 @@ def read_result(answer: object, row: JsonObject, sampled: Sequence[SampledTurn])
         others=others,
         extracted=extracted if isinstance(extracted, str) else None,
         flagged=flagged,
-        stop_reason=_stop_reason(answer, response, output, stop_reason),
+        stop_reason=_stop_reason(answer, response, stop_reason),
     )
 
 
@@ -211,19 +211,15 @@ def _read_turns(
     return tokens, last
 
 
-def _stop_reason(
-    answer: JsonObject,
-    response: JsonObject,
-    output: Sequence[object],
-    sampled: StopReason,
-) -> StopReason:
-    """Why the episode ended: as the agent says, else as its last turn did."""
+def _stop_reason(answer: JsonObject, response: JsonObject, sampled: StopReason) -> StopReason:
+    """Why the episode ended: as the agent says, else as its last turn did.
+
+    A call at the end says nothing: many environments are solved by one, and end the episode then.
+    """
     details = response.get("incomplete_details")
     if isinstance(details, Mapping) and details.get("reason") == "max_output_tokens":
         return StopReason.LENGTH
-    last = output[-1]
-    unanswered = isinstance(last, Mapping) and last.get("type") in CALLS
-    if answer.get("truncated") is True or unanswered:
+    if answer.get("truncated") is True:
         return StopReason.MAX_TURNS
     return sampled
 
@@ -278,7 +274,7 @@ def _ids(value: object, name: str) -> tuple[int, ...]:
 def _logprobs(value: object, count: int, name: str) -> list[float]:
     if not isinstance(value, list) or len(value) != count:
         found = f"{len(value)}" if isinstance(value, list) else _kind(value)
-        raise _error(f"{name} has {found} for {LOGPROBS} of {count} tokens")
+        raise _error(f"{name} has {found} for {LOGPROBS} of {counted(count, 'token')}")
     if set(map(type, value)) <= {float} and math.isfinite(sum(value)) and max(value) <= MOST:
         # Nearly always, and at a tenth of the time.
         return value

@@ -12,13 +12,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rlrun.env.dialogue import Dialogue, DialogueEnvironment
 from rlrun.env.reward_function import RewardFunction, find_function, function_environment
 from rlrun.env.user_code import Unresolved, is_cancellation, is_failure, resolve, shown, told
+from rlrun.env.user_loop import UserLoop, blocking
 from rlrun.errors import EnvironmentDown
 from rlrun.interfaces import (
     Env,
@@ -86,19 +89,21 @@ class PythonEnv(Env):
             raise EnvironmentDown("env", problem.what, problem.remedy) from problem
         if not isinstance(found, type):
             return function_environment(found, self.timeout_s, self.num_threads)
+        loop = UserLoop()
         try:
             # Of a dialogue every episode makes one; the first shows whether that works.
-            made = found(**self.options)
+            made = loop.run_blocking(functools.partial(found, **self.options))
         except BaseException as problem:
+            loop.close()
             raise EnvironmentDown(
                 "env.environment",
                 f"{self.environment} cannot be constructed: {told(problem)}",
                 "Check env.options against the constructor",
             ) from problem
         if isinstance(made, Environment):
-            return UserEnvironment(made, self.timeout_s)
+            return UserEnvironment(made, self.timeout_s, loop)
         make = functools.partial(found, **self.options)
-        return UserEnvironment(DialogueEnvironment(make), self.timeout_s)
+        return UserEnvironment(DialogueEnvironment(make), self.timeout_s, loop)
 
 
 def _environment_class(path: str) -> type[Environment] | type[Dialogue]:
@@ -143,10 +148,11 @@ class UserEnvironment(Environment):
     Args:
         inner: The user's environment.
         timeout_s: For one step.
+        loop: Where all of its code runs, whatever of it blocks.
     """
 
-    def __init__(self, inner: Environment, timeout_s: float) -> None:
-        self._inner, self._timeout_s = inner, timeout_s
+    def __init__(self, inner: Environment, timeout_s: float, loop: UserLoop) -> None:
+        self._inner, self._timeout_s, self._loop = inner, timeout_s, loop
 
     async def open(self, policy: PolicyAddress | None) -> None:
         """Opens the user's environment.
@@ -154,25 +160,42 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It could not be opened.
         """
-        try:
-            await self._inner.open(policy)
-        except BaseException as problem:
-            if is_cancellation(problem):
-                raise
-            what = f"the environment cannot be opened: {told(problem)}"
-            raise EnvironmentDown("env.environment", what, "Check its open()") from problem
+        with _inner("open", "cannot be opened"):
+            await self._loop.run(lambda: self._inner.open(policy))
+
+    def state(self) -> dict[str, Any]:
+        """What the user's environment wants to be kept.
+
+        Raises:
+            EnvironmentDown: It is nothing that JSON has.
+        """
+        with _inner("state", "has no state that a checkpoint can keep"):
+            state = self._loop.run_blocking(self._inner.state, self._timeout_s)
+            kept: dict[str, Any] = json.loads(json.dumps({**state}, allow_nan=False))
+        return kept
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Gives it back.
+
+        Raises:
+            EnvironmentDown: It is not taken.
+        """
+        with _inner("restore", "does not take the state of the checkpoint"):
+            self._loop.run_blocking(lambda: self._inner.restore(state), self._timeout_s)
 
     async def step(self, episode: Episode) -> EnvStep:
         """The user's step, or a failure in its place."""
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
-                step = await self._inner.step(episode)
+                step = await self._loop.run(lambda: self._inner.step(episode))
             problem_text = _wrong_step(step)
-        except BaseException as problem:  # noqa: BLE001 - user code
+        except BaseException as problem:  # user code
             if is_cancellation(problem):
                 raise
             if limit.expired():
-                return _failure(FailureKind.TIMEOUT, f"no answer within {self._timeout_s:g} s")
+                text = f"no answer within {self._timeout_s:g} s"
+                text += blocking(await self._loop.blocked_at())
+                return _failure(FailureKind.TIMEOUT, text)
             return _failure(FailureKind.ENV_ERROR, told(problem))
         return step if problem_text is None else _failure(FailureKind.ENV_ERROR, problem_text)
 
@@ -183,12 +206,26 @@ class UserEnvironment(Environment):
             EnvironmentDown: It could not be closed.
         """
         try:
-            await self._inner.close()
-        except BaseException as problem:
-            if is_cancellation(problem):
-                raise
-            what = f"the environment cannot be closed: {told(problem)}"
-            raise EnvironmentDown("env.environment", what, "Check its close()") from problem
+            with _inner("close", "cannot be closed"):
+                await self._loop.run(self._inner.close)
+        finally:
+            self._loop.close()
+
+
+@contextmanager
+def _inner(method: str, what: str) -> Iterator[None]:
+    """Around a call of a user's environment that must not fail.
+
+    Raises:
+        EnvironmentDown: It did.
+    """
+    try:
+        yield
+    except BaseException as problem:
+        if is_cancellation(problem):
+            raise
+        text = f"the environment {what}: {told(problem)}"
+        raise EnvironmentDown("env.environment", text, f"Check its {method}()") from problem
 
 
 def _wrong_step(step: object) -> str | None:

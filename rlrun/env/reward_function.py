@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from rlrun.env.threads import in_thread
 from rlrun.env.user_code import Unresolved, is_cancellation, is_failure, resolve, shown, told
+from rlrun.env.user_loop import UserLoop, blocking
 from rlrun.interfaces import Environment, Episode, GroupEnvironment
 from rlrun.json_line import finite
 from rlrun.types import EnvStep, Failure, FailureKind, Row
@@ -78,12 +79,14 @@ def _scored_parameter(function: RewardFunction) -> str:
 class _Caller:
     """Calls a function, and makes failures of what goes wrong.
 
-    A plain function runs in a thread of its own; one that exceeds the limit cannot be ended and
-    keeps its thread, but neither the run nor its end waits for it.
+    A plain function runs in a thread of its own, an async one in an event loop of its own; one that
+    exceeds the limit without awaiting anything cannot be ended and keeps its thread, but neither
+    the run nor its end waits for it.
     """
 
     def __init__(self, function: RewardFunction, timeout_s: float, num_threads: int) -> None:
         self._function, self._timeout_s = function, timeout_s
+        self._loop = UserLoop()
         self._slots = asyncio.Semaphore(num_threads)
         parameters = inspect.signature(function).parameters.values()
         self._takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
@@ -108,18 +111,24 @@ class _Caller:
         async with self._slots:
             try:
                 async with asyncio.timeout(self._timeout_s) as limit:
-                    result = call() if self._is_async else await in_thread(call)
+                    result = await (self._loop.run(call) if self._is_async else in_thread(call))
                     if isinstance(result, Awaitable):
-                        result = await result
-            except BaseException as problem:  # noqa: BLE001 - user code
+                        awaitable = result
+                        result = await self._loop.run(lambda: awaitable)
+            except BaseException as problem:  # user code
                 if is_cancellation(problem):
                     raise
                 if limit.expired():
-                    logger.warning("reward function: no result within %g s", self._timeout_s)
                     text = f"no reward within {self._timeout_s:g} s"
+                    text += blocking(await self._loop.blocked_at())
+                    logger.warning("reward function: %s", text)
                     return Failure(FailureKind.TIMEOUT, text)
                 return Failure(FailureKind.REWARD_ERROR, told(problem))
         return result
+
+    def close(self) -> None:
+        """Ends the event loop of an async function, as soon as nothing blocks it."""
+        self._loop.close()
 
 
 class RewardEnvironment(Environment):
@@ -133,7 +142,8 @@ class RewardEnvironment(Environment):
         return _step(await self._call(episode.response, episode.prompt.row))
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """Ends the event loop of an async function."""
+        self._call.close()
 
 
 class GroupRewardEnvironment(GroupEnvironment):
@@ -157,7 +167,8 @@ class GroupRewardEnvironment(GroupEnvironment):
         return [_failure(what)] * len(responses)
 
     async def close(self) -> None:
-        """Nothing to end."""
+        """Ends the event loop of an async function."""
+        self._call.close()
 
 
 def _failure(message: str) -> EnvStep:

@@ -17,7 +17,7 @@ from types import ModuleType
 from rlrun.types import Failure, FailureKind
 
 
-class Unresolved(Exception):  # noqa: N818 - becomes a problem of the configuration
+class Unresolved(Exception):  # becomes a problem of the configuration
     """An import path leads nowhere.
 
     Attributes:
@@ -79,7 +79,7 @@ def _from_file(path: Path) -> ModuleType:
     sys.modules[module_name] = module  # dataclasses look their module up while they are made
     try:
         spec.loader.exec_module(module)
-    except BaseException as problem:  # noqa: BLE001 - user code may also call sys.exit
+    except BaseException as problem:  # user code may also call sys.exit
         del sys.modules[module_name]
         raise _failed(str(path), problem) from problem
     return module
@@ -96,7 +96,7 @@ def _from_name(name: str) -> ModuleType:
         if name == missing or name.startswith(missing + "."):
             raise Unresolved(f"there is no module {missing}", _siblings(missing)) from problem
         raise _failed(name, problem) from problem
-    except BaseException as problem:  # noqa: BLE001 - user code may also call sys.exit
+    except BaseException as problem:  # user code may also call sys.exit
         raise _failed(name, problem) from problem
 
 

@@ -201,7 +201,7 @@ class ProcessGenerator(Generator):
         if reply is None or not child.alive:
             return 0
         child.send(Call(call.number, "cancel", None))
-        answer = await child.soon(reply)
+        answer = await child.answer(reply)
         match answer.kind:
             case "cancelled":
                 return int(answer.content)

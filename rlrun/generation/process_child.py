@@ -11,6 +11,7 @@ import os
 import pickle
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -32,6 +33,10 @@ from rlrun.renderer import Renderer
 
 FAILURES = (GenerationError, TrainingError, RuntimeError, ValueError, IndexError)
 """What a model or torch raises over a call."""
+
+
+BEAT_S = 1.0
+"""Seconds between two signs of life, at least; there is one after a pass through the model."""
 
 
 class Inbox:
@@ -82,9 +87,17 @@ class Inbox:
 
 
 class Server:
-    """Answers calls with one model."""
+    """Answers calls with one model.
 
-    def __init__(self, start_up: StartUp, inbox: Inbox, send: Callable[[Reply], None]) -> None:
+    Args:
+        start_up: Which.
+        inbox: Where calls come from.
+        send: Takes a reply, or None for a sign of life.
+    """
+
+    def __init__(
+        self, start_up: StartUp, inbox: Inbox, send: Callable[[Reply | None], None]
+    ) -> None:
         policy = start_up.policy
         torch.set_num_threads(start_up.num_threads)
         torch.use_deterministic_algorithms(
@@ -103,6 +116,8 @@ class Server:
         self.batch = ContinuousBatch(self.sampler, start_up.max_batch_size)
         self.start_up, self.inbox, self.send = start_up, inbox, send
         self.given_up: dict[int, int] = {}
+        self._last_beat = 0.0
+        self.model.register_forward_hook(self._beat)
 
     def run(self) -> None:
         """Answers until the input ends."""
@@ -163,6 +178,12 @@ class Server:
             self.batch.reread()
         self._reply(call.number, "done", None)
 
+    def _beat(self, *_: object) -> None:
+        now = time.monotonic()
+        if now - self._last_beat >= BEAT_S:
+            self._last_beat = now
+            self.send(None)
+
     def _reply(self, number: int, kind: Any, content: Any) -> None:
         self.inbox.forget(number)
         self.send(Reply(number, kind, content))
@@ -180,8 +201,8 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
 
-    def send(reply: Reply) -> None:
-        body = pickle.dumps(reply)
+    def send(reply: Reply | None) -> None:
+        body = b"" if reply is None else pickle.dumps(reply)
         out.write(HEADER.pack(len(body)) + body)
         out.flush()
 
@@ -190,7 +211,7 @@ def main() -> None:
     try:
         server = Server(start_up, inbox, send)
     # Whatever goes wrong at the start is the answer to the call that waits for it.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         send(Reply(-1, "failed", f"the generator process cannot start: {_text(error)}"))
         raise
     try:

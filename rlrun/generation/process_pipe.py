@@ -2,7 +2,9 @@
 """What goes between a run and the process of its generator, and the run's end of it.
 
 The first message is a StartUp, the others are Calls; each has one Reply. A process that ends fails
-the calls that it has not answered.
+the calls that it has not answered. One that computes says so, with a message of no length: the
+answer to a call may take as long as it needs, but a process that neither answers nor computes has
+hung and is killed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import logging
 import pickle
 import struct
+import time
 from asyncio.subprocess import Process
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,7 +29,8 @@ HEADER = struct.Struct("<Q")
 
 CLOSE_TIMEOUT_S = 10.0
 ANSWER_TIMEOUT_S = 600.0
-"""For what is answered between two tokens: new weights, a score, the end of a call."""
+"""Without a sign of life from a process that has calls: far more than a pass through the model or
+the copy of new weights takes."""
 
 LOG_TAIL_BYTES = 2000
 
@@ -88,6 +92,9 @@ class Child:
         started: The reply to the start.
         pending: Replies that are awaited, by the number of the call.
         reader: Ends when the process does.
+        heard: By ``time.monotonic``, when it last gave a sign of life or was given work while it
+            had none.
+        hung: It was killed for its silence.
     """
 
     def __init__(self, process: Process, log_path: Path) -> None:
@@ -95,6 +102,7 @@ class Child:
         self.started: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self.pending: dict[int, asyncio.Future[Reply]] = {-1: self.started}
         self.reader = asyncio.create_task(self._read())
+        self.heard, self.hung = time.monotonic(), False
 
     @property
     def alive(self) -> bool:
@@ -109,20 +117,22 @@ class Child:
 
     async def ask(self, call: Call) -> Reply:
         """The reply; the future stays in ``pending`` if the caller is cancelled."""
+        if not self.pending:
+            self.heard = time.monotonic()
         future = self.pending.setdefault(call.number, asyncio.get_running_loop().create_future())
         self.send(call)
-        if call.kind == "generate":
-            return await asyncio.shield(future)
-        return await self.soon(future)
+        return await self.answer(future)
 
-    async def soon(self, reply: asyncio.Future[Reply]) -> Reply:
-        """A reply that comes between two tokens; a process that hangs instead is killed."""
-        await asyncio.wait([reply], timeout=ANSWER_TIMEOUT_S)
-        if not reply.done():
-            log.warning(
-                "the generator process has not answered for %g s and is killed", ANSWER_TIMEOUT_S
-            )
-            with suppress(ProcessLookupError):
+    async def answer(self, reply: asyncio.Future[Reply]) -> Reply:
+        """A reply that is awaited; a process that falls silent over it is killed."""
+        while not reply.done() and not self.hung:
+            left = self.heard + ANSWER_TIMEOUT_S - time.monotonic()
+            if left > 0:
+                await asyncio.wait([reply], timeout=left)
+                continue
+            self.hung = True
+            log.warning("the generator process has been silent for %g s: killed", ANSWER_TIMEOUT_S)
+            with suppress(ProcessLookupError):  # It may have ended at last.
                 self.process.kill()
         return await asyncio.shield(reply)
 
@@ -133,6 +143,9 @@ class Child:
             while True:
                 header = await self.process.stdout.readexactly(HEADER.size)
                 body = await self.process.stdout.readexactly(*HEADER.unpack(header))
+                self.heard = time.monotonic()
+                if not body:
+                    continue
                 reply: Reply = pickle.loads(body)
                 future = self.pending.pop(reply.number, None)
                 if future is not None and not future.done():
@@ -141,7 +154,8 @@ class Child:
             if self.process.stdin is not None:
                 self.process.stdin.close()
             status = await self.process.wait()
-        error = f"the generator process ended with {_ending(status)}{self._tail()}"
+        what = "hung and was killed" if self.hung else f"ended with {_ending(status)}"
+        error = f"the generator process {what}{self._tail()}"
         pending, self.pending = self.pending, {}
         for number, future in pending.items():
             if not future.done():

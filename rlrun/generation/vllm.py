@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlrun.counted import counted
 from rlrun.errors import ConfigError, NotInstalled, Problem
 from rlrun.generation.vllm_args import default_args, is_installed, wrong_kwargs
 from rlrun.interfaces import Generation, GeneratorInputs, Precision, component, setting
@@ -80,7 +81,7 @@ class VLLMGeneration(Generation):
 
     def announcement(self, inputs: GeneratorInputs) -> str:
         """See ``Generation.announcement``."""
-        engines = f"{self.num_engines} vLLM engine{'s' * (self.num_engines > 1)}"
+        engines = counted(self.num_engines, "vLLM engine")
         device = "cpu" if _on_cpu(inputs) else "cuda"
         folder = "a temporary folder" if inputs.folder is None else str(inputs.folder)
         return (

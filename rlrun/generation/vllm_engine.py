@@ -132,7 +132,7 @@ class Engine:
         try:
             self._llm = await asyncio.to_thread(self._start)
         # Whatever is wrong with model, arguments or machine comes up as any kind of error.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             cause = await asyncio.to_thread(self._log.root_cause, logged)
             raise GenerationError(
                 WHERE,

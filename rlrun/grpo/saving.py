@@ -17,6 +17,7 @@ from rlrun.checkpoint import CheckpointStore, saved_folders
 from rlrun.config.schema import Layout
 from rlrun.errors import StorageError
 from rlrun.event_log import EventLog
+from rlrun.interfaces import Environment
 from rlrun.learner.handle import LearnerHandle
 from rlrun.logs import MetricsLogger
 from rlrun.prepare import MismatchGuard
@@ -50,6 +51,7 @@ class Saver:
         stream: Recognized again on resume.
         buffer: Finished groups that wait to be trained.
         guard: Counts bad steps.
+        environment: Counts what failed.
         event_log: Made durable first; its length is part of the checkpoint.
         metrics: Made durable first.
         layout: Sharded tensors are written while training goes on.
@@ -62,6 +64,7 @@ class Saver:
     stream: PromptStream
     buffer: ReplayBuffer
     guard: MismatchGuard
+    environment: Environment
     event_log: EventLog
     metrics: MetricsLogger
     layout: Layout
@@ -116,6 +119,7 @@ class Saver:
             "scheduler": self.scheduler.state(),
             "stream": self.stream.state(),
             "bad_steps": self.guard.bad_steps,
+            "environment": self.environment.state(),
         }
         save_json(folder / "state.json", state)
         self.buffer.write(folder / BUFFER, self.scheduler.held)

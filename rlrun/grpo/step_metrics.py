@@ -144,7 +144,9 @@ def speed_metrics(
     """
     learned = [s for s in batch.trained if s.has_advantage] if "update" in seconds else []
     trained = sum(s.trajectory.num_sampled for s in learned)
-    generator_idle = max(0.0, seconds["step"] - seconds["generating"] - seconds["validation"])
+    # A step that validates trains no slower.
+    step = seconds["step"] - seconds["validation"]
+    generator_idle = max(0.0, step - seconds["generating"])
     return {
         "perf/step_s": seconds["step"],
         "perf/exposed_generation_s": seconds["generate"],
@@ -152,7 +154,7 @@ def speed_metrics(
         "perf/logprobs_s": seconds["logprobs"],
         "perf/update_s": seconds.get("update", 0.0),
         "perf/generated_tokens_per_s": generated / max(seconds["generating"], 1e-9),
-        "perf/trained_tokens_per_s": trained / max(seconds["step"], 1e-9),
+        "perf/trained_tokens_per_s": trained / max(step, 1e-9),
         "idle/trainer_s": seconds["generate"],
         "idle/generator_s": generator_idle,
         "idle/generator_s/training": generator_idle,

@@ -47,7 +47,7 @@ def main() -> None:
             skip_load_from_dotenv=True,
         )
     )
-    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    plain: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]  # a mapping stays one
     servers = [_server(name, block) for name, block in plain.items() if _is_server(block)]
     found = {
         "config": OmegaConf.to_yaml(config, resolve=True),

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun.config import load_section
+from rlrun.counted import counted
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_client import GymClient
 from rlrun.env.gym_directory import initial_config
@@ -68,6 +69,7 @@ async def _serve(
 
     for number in SIGNALS:
         loop.add_signal_handler(number, end)
+    # How ``end`` ends it.
     with suppress(asyncio.CancelledError):
         await _keep(env, run_dir, say, tell)
 
@@ -94,9 +96,8 @@ async def _keep(
         try:
             agents = {name: server.url for name, server in servers.plan.agents().items()}
             tell(json.dumps({"agents": agents, "verifiers": servers.plan.verifiers()}))
-            say(
-                f"{len(servers.plan.servers)} servers are ready, logs in {folder}; Ctrl-C ends them"
-            )
+            ready = counted(len(servers.plan.servers), "server")
+            say(f"{ready} ready, logs in {folder}; Ctrl-C ends all")
             await asyncio.Event().wait()
         finally:
             await servers.close()

@@ -18,7 +18,7 @@ from rlrun.interfaces import Precision
 class RoundedLinear(nn.Linear):
     """A linear layer with bfloat16 operands and result, in whose products float32 is used."""
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name that nn.Linear has
+    def forward(self, input: Tensor) -> Tensor:  # the name that nn.Linear has
         """Like nn.Linear, whose result under autocast has the same type."""
         device = input.device.type
         if not torch.is_autocast_enabled(device):

@@ -15,7 +15,7 @@ from rlrun.config.schema import Policy
 from rlrun.errors import DataError, StorageError, TrainingError
 from rlrun.learner import shards
 from rlrun.learner.lora import Adapter
-from rlrun.learner.model import read_weights, save_settings, saved_tensors
+from rlrun.learner.model import read_weights, save_model, save_settings, saved_tensors
 from rlrun.learner.sharding import Ranks, collect, is_finite, like, load_full
 from rlrun.models import SHARDS
 from rlrun.training_state import (
@@ -63,7 +63,7 @@ class LearnerFiles:
             if self.adapter is not None:
                 self.adapter.save(folder / "policy", weights)
             else:
-                self.model.save_pretrained(folder / "policy", state_dict=weights)
+                save_model(self.model, folder / "policy", weights)
             save_tensors(folder / "optimizer.safetensors", state)
 
     def _check_weights(self) -> None:
@@ -158,6 +158,7 @@ class LearnerFiles:
         unexpected = weights - targets.keys()
         if missing and unexpected:
             # transformers saves some models (experts, mostly) under other names than it holds them.
+            # If it cannot read them either, what is wrong is said below.
             with suppress(DataError):
                 renamed = saved_tensors(read_weights(str(folder), str(folder)))
                 if parameters.keys() <= renamed.keys() <= targets.keys():

@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.schema import Policy
+from rlrun.counted import counted
 from rlrun.errors import DataError, TrainingError
 from rlrun.learner import shards
 from rlrun.learner.attention import attends_by_sequence, no_mask, use_attention
@@ -22,6 +23,7 @@ from rlrun.learner.rows import TokenRows
 from rlrun.learner.scan import use_segments
 from rlrun.models import resolve_model, shards_of
 
+GENERATION = "generation_config.json"
 REPAIR = "Restore the folder, or save the model anew with save_pretrained"
 
 PROBE_TOLERANCE = 1e-3
@@ -69,7 +71,7 @@ def read_weights(path: str, name: str) -> PreTrainedModel:
             path, dtype=torch.float32, use_safetensors=True, output_loading_info=True
         )
     # Whatever is wrong with the files, transformers raises what comes up while reading them.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"policy.model={name}", f"cannot be loaded: {text}", REPAIR) from error
     model: PreTrainedModel = loaded[0]
@@ -77,7 +79,7 @@ def read_weights(path: str, name: str) -> PreTrainedModel:
     for kind in ("missing", "mismatched"):
         keys = sorted(str(key) for key in found.get(f"{kind}_keys", ()))
         if keys:
-            what = f"{len(keys)} {kind} parameters, such as {keys[0]}"
+            what = f"{counted(len(keys), f'{kind} parameter')}, such as {keys[0]}"
             raise DataError(f"policy.model={name}", what, REPAIR)
     return model
 
@@ -88,8 +90,10 @@ def _read_shards(path: str, folder: Path, name: str) -> PreTrainedModel:
         model: PreTrainedModel = AutoModelForCausalLM.from_config(
             AutoConfig.from_pretrained(path), dtype=torch.float32
         )
+        if (Path(path) / GENERATION).is_file():
+            model.generation_config = GenerationConfig.from_pretrained(path)
     # As above.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         text = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"policy.model={name}", f"cannot be loaded: {text}", REPAIR) from error
     shards.load(folder, saved_tensors(model), None)
@@ -97,12 +101,37 @@ def _read_shards(path: str, folder: Path, name: str) -> PreTrainedModel:
     return model
 
 
+def save_model(
+    model: PreTrainedModel, folder: Path, weights: Mapping[str, Tensor] | None = None
+) -> None:
+    """As save_pretrained, with the settings of generation that the model came with.
+
+    Args:
+        model: Whose settings are saved.
+        folder: Where to.
+        weights: In place of the model's own.
+    """
+    own = model.generation_config
+    # Some that it reads transformers refuses to write: a temperature without do_sample, say.
+    model.generation_config = GenerationConfig()
+    try:
+        model.save_pretrained(folder, state_dict=weights)
+    finally:
+        model.generation_config = own
+    _save_generation(model, folder)
+
+
 def save_settings(model: PreTrainedModel, folder: Path) -> None:
-    """Writes what save_pretrained writes beside the weights."""
+    """Writes what ``save_model`` writes beside the weights."""
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(folder)
+    _save_generation(model, folder)
+
+
+def _save_generation(model: PreTrainedModel, folder: Path) -> None:
     if model.generation_config is not None:
-        model.generation_config.save_pretrained(folder)
+        path = folder / GENERATION
+        model.generation_config.to_json_file(path, keys_to_pop=["compile_config"])
 
 
 def without_dropout(model: PreTrainedModel) -> None:
@@ -145,7 +174,8 @@ def hidden_states(model: PreTrainedModel, rows: TokenRows) -> Tensor:
         use_cache=False,
         **extra,
     )
-    return output.last_hidden_state  # type: ignore[no-any-return]
+    hidden: Tensor = output.last_hidden_state
+    return hidden
 
 
 @torch.no_grad()

@@ -15,6 +15,7 @@ from typing import ClassVar
 from rlrun.audit import audit
 from rlrun.config.schema import RunConfig
 from rlrun.config.suggest import nearest
+from rlrun.counted import counted
 from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.metrics import METRICS, find, is_declared
 from rlrun.nightly.evidence import FIRST_TIMED_STEP, Evidence, Verdict, step_seconds
@@ -113,7 +114,7 @@ class Rises(Assertion):
         for run in evidence.runs:
             logged = run.series(self.metric, BEFORE_TRAINING)
             if len(logged) < 2 * self.window:
-                text = f"seed {run.seed} logged {self.metric} {len(logged)} times"
+                text = f"seed {run.seed} logged {self.metric} {counted(len(logged), 'time')}"
                 return Verdict(False, f"{text}; two windows need {2 * self.window}")
             first, last = logged[: self.window], logged[-self.window :]
             rises.append(statistics.fmean(last) - statistics.fmean(first))
@@ -159,9 +160,10 @@ class LedgerClosed(Assertion):
                     return Verdict(False, f"{where}: {min(missing)} is missing")
                 gap = found["tokens/generated"] - sum(found[name] for name in self._PARTS)
                 if gap:
-                    return Verdict(False, f"{where}: {gap:g} tokens are unaccounted for", gap)
+                    text = f"{where}: {counted(gap, 'token', form='g')} unaccounted for"
+                    return Verdict(False, text, gap)
                 count += 1
-        return Verdict(count > 0, f"tokens add up in {count} steps", 0.0)
+        return Verdict(count > 0, f"tokens add up in {counted(count, 'step')}", 0.0)
 
 
 @dataclass(frozen=True)
@@ -175,9 +177,10 @@ class Audited(Assertion):
             report = audit(run.folder)
             restarts += report.restarts
             if not report.ok:
-                found = f"{len(report.violations)} violations, the first: {report.violations[0]}"
+                count = counted(len(report.violations), "violation")
+                found = f"{count}, the first: {report.violations[0]}"
                 return Verdict(False, f"seed {run.seed}: {found}", float(len(report.violations)))
-        return Verdict(True, f"no violation over {restarts} restarts", 0.0)
+        return Verdict(True, f"no violation over {counted(restarts, 'restart')}", 0.0)
 
 
 @dataclass(frozen=True)
@@ -235,4 +238,6 @@ def _list(values: Sequence[float]) -> str:
 
 def _too_few(config: RunConfig, needed: int, why: str) -> list[str]:
     steps = config.grpo.max_num_steps
-    return [] if steps is None or steps >= needed else [f"the run has {steps} steps: {why}"]
+    if steps is None or steps >= needed:
+        return []
+    return [f"the run has {counted(steps, 'step')}: {why}"]

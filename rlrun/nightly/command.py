@@ -16,6 +16,7 @@ from typing import Any
 from rlrun import __version__
 from rlrun.atomic import storage_error, write_file
 from rlrun.console import Console
+from rlrun.counted import counted
 from rlrun.errors import RESTORE, CheckFailed, ConfigError, Problem, StorageError
 from rlrun.json_line import parse_object
 from rlrun.logs import read_metrics
@@ -122,8 +123,8 @@ class Nightly:
         return [*results.values(), *parities]
 
     def _seed(self, case: Case, seed: int) -> Ending:
-        name = case.spec.full_name
-        self.console.say([f"{name}, seed {seed}: at most {case.spec.minutes:g} minutes"])
+        name, minutes = case.spec.full_name, counted(case.spec.minutes, "minute", form="g")
+        self.console.say([f"{name}, seed {seed}: at most {minutes}"])
         with StopSignal() as stop:
             ending = execute(case, seed, self.places, stop)
         path = self.places.root / "finished.jsonl"

@@ -14,6 +14,7 @@ from typing import Any
 
 import rlrun
 from rlrun.config.flags import quoted
+from rlrun.counted import counted
 from rlrun.errors import Interrupted, StorageError
 from rlrun.nightly.plan import Case
 from rlrun.nightly.supervisor import TIMED_OUT
@@ -106,7 +107,7 @@ def execute(case: Case, seed: int, places: Places, stop: StopSignal) -> Ending:
         if stop.signal_number is not None:
             raise Interrupted(stop.signal_number)
         if code == TIMED_OUT or seconds >= left:
-            reason = f"not done within {case.spec.minutes:g} minutes"
+            reason = f"not done within {counted(case.spec.minutes, 'minute', form='g')}"
             return Ending(name, seed, TIMED_OUT, reason, seconds, resumed)
         interruptions += code in _INTERRUPTED
         before, step = step, _step(run_dir)

@@ -12,6 +12,7 @@ from rlrun.config import load
 from rlrun.config.paths import display, is_dir
 from rlrun.config.recipes import find_recipe, recipe_folders
 from rlrun.config.schema import RunConfig
+from rlrun.counted import counted
 from rlrun.errors import ConfigError, EnvironmentDown, Problem
 from rlrun.nightly.assertions import metric_mistakes
 from rlrun.nightly.fields import meant
@@ -70,12 +71,13 @@ class Plan:
             f"{case.spec.full_name}: {case.recipe.stem}"
             + "".join(f" {override}" for override in case.spec.overrides)
             + f"; seeds {', '.join(map(str, case.seeds))}"
-            + f"; at most {case.spec.minutes:g} minutes each"
+            + f"; at most {counted(case.spec.minutes, 'minute', form='g')} each"
             + f"; asserts {', '.join(case.spec.assertions)}"
             for case in self.cases
         ]
         lines += [f"parity {p.name}: {p.metric} of {' and '.join(p.runs)}" for p in self.parities]
-        return "\n".join([*lines, f"all limits together: {self.minutes:g} minutes"])
+        minutes = counted(self.minutes, "minute", form="g")
+        return "\n".join([*lines, f"all limits together: {minutes}"])
 
 
 def make_plan(tier: str, recipes: Sequence[str] | None, config_dir: Path | None) -> Plan:
@@ -146,7 +148,7 @@ def check_hardware(plan: Plan) -> None:
         run = next(case.spec for case in plan.cases if case.spec.hardware[1] == needed)
         raise EnvironmentDown(
             run.full_name,
-            f"needs {needed} GPUs on a machine, and torch sees {there} here",
+            f"needs {counted(needed, 'GPU')} on a machine, and torch sees {there} here",
             "Run this tier where the GPUs are; --tier cpu needs none",
         )
 

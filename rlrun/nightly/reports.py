@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
+from rlrun.counted import counted
 from rlrun.nightly.evidence import Verdict
 from rlrun.nightly.execute import Ending
 
@@ -110,7 +111,7 @@ def _tests(result: CaseResult) -> list[tuple[str, Verdict | None]]:
     found: list[tuple[str, Verdict | None]] = []
     if result.endings:
         bad = [f"seed {e.seed}: {e.reason}" for e in result.endings if not e.done]
-        text = "; ".join(bad) or f"{len(result.endings)} runs done"
+        text = "; ".join(bad) or f"{counted(len(result.endings), 'run')} done"
         found.append((COMPLETES, Verdict(not bad, text)))
     return [*found, *result.verdicts.items()]
 

@@ -53,7 +53,7 @@ def supervise(parent: int, seconds: float, grace: float, command: list[str]) -> 
     # This process has one thread, so what runs between fork and exec is safe.
     child = subprocess.Popen(command, process_group=0, preexec_fn=in_child)
     timed_out = _wait(child.pid, seconds, grace)
-    with suppress(ProcessLookupError):
+    with suppress(ProcessLookupError):  # Of its group nobody may be left.
         os.killpg(child.pid, signal.SIGKILL)  # not reaped yet, so the number is still its own
     code = child.wait()
     _end_the_rest()
@@ -84,7 +84,7 @@ def _end_the_rest() -> None:
     """Kills what the command left, generation by generation, until there is nothing."""
     while True:
         for pid in _children():
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):  # It may have ended by itself.
                 os.kill(pid, signal.SIGKILL)
         try:
             os.waitpid(-1, 0)
@@ -96,7 +96,7 @@ def _children() -> list[int]:
     """Processes whose parent this one is, which only Linux tells."""
     found: list[int] = []
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
+        with suppress(OSError):  # Processes come and go meanwhile.
             # "pid (name) state ppid ...", and a name may hold anything.
             if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
                 found.append(int(path.parent.name))

@@ -10,7 +10,8 @@ torch's own scan, in the learner's segments; the kernels of mamba-ssm need less.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ Kind = tuple[tuple[str, tuple[int, ...]], ...]
 """Names and shapes of a layer's parameters; layers of a kind need the same memory."""
 
 
-class Unforeseen(Exception):  # noqa: N818 - no error: a run of the model shows what it needs
+class Unforeseen(Exception):  # no error: a run of the model shows what it needs
     """What a model needs cannot be told without running it."""
 
 
@@ -86,15 +87,29 @@ def kept_bytes(
         kinds = [_kind(block) for block in decoder_layers(model)]
         _keep_one_of_each_kind(model)
         try:
-            found = _run(model, rows, length, autocast=half)
+            with _no_notices():
+                found = _run(model, rows, length, autocast=half)
         # The model's own code runs here, which may take its layers another way than ours.
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise Unforeseen(
                 f"{type(model).__name__} does not run on empty tensors: {why}"
             ) from error
     layers = [found[kind] for kind in kinds]
     return Kept(*(tuple(layer[part] for layer in layers) for part in range(3)))
+
+
+@contextmanager
+def _no_notices() -> Iterator[None]:
+    """Silences what transformers says of kernels that it lacks: another machine may train."""
+    from transformers.utils import logging
+
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
 def _run(
@@ -220,7 +235,7 @@ def _attention(
     attention_mask: Tensor | None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    output: Tensor = _FusedAttention.apply(query, key, value)  # type: ignore[no-untyped-call]
+    output: Tensor = _FusedAttention.apply(query, key, value)  # type: ignore[no-untyped-call]  # as above
     return output.transpose(1, 2), None
 
 

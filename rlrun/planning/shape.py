@@ -111,7 +111,7 @@ def config_of(policy: Policy) -> PretrainedConfig:
     try:
         config: PretrainedConfig = AutoConfig.for_model(kind, **fields)
     # A configuration checks itself by whatever means its author chose.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         what = f"makes no configuration: {(str(error) or type(error).__name__).splitlines()[0]}"
         remedy = "Copy the values of the model's config.json, model_type among them"
         raise DataError("policy.architecture", what, remedy) from error
@@ -147,7 +147,7 @@ def shape_of(policy: Policy, config: PretrainedConfig) -> Shape:
     except RlrunError:
         raise
     # Whatever is wrong with the configuration, the libraries fail in the line that meets it.
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         why = (str(error).strip() or type(error).__name__).splitlines()[0]
         what = f"cannot be built from its config.json: {type(error).__name__}: {why}"
         raise DataError(where, what, "Choose another, or correct its config.json") from error
@@ -171,7 +171,7 @@ def check_weights(policy: Policy, config: PretrainedConfig) -> None:
         own = AutoModelForCausalLM.from_config(config).state_dict()
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="numpy") as file:
-            for name in file.keys():  # noqa: SIM118 (it is no mapping)
+            for name in file.keys():  # it is no mapping
                 shape = list(file.get_slice(name).get_shape())
                 if name in own and shape != list(own[name].shape):
                     what = f"{name} is {shape}, and by config.json {list(own[name].shape)}"

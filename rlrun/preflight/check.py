@@ -11,6 +11,7 @@ from rlrun.atomic import storage_error
 from rlrun.config import Loaded
 from rlrun.config.paths import expand, is_file
 from rlrun.config.schema import RunConfig
+from rlrun.counted import counted
 from rlrun.data.load import load_rows
 from rlrun.derived import plan_in_words
 from rlrun.errors import StorageError
@@ -51,9 +52,9 @@ def _inputs(config: RunConfig, findings: Findings) -> Inputs | None:
     with findings.of("tokenizer and data"):
         notices: list[str] = []
         inputs = read_prompts(config, notices.append)
-        text = f"{inputs.stream.len_per_epoch} training prompts"
+        text = counted(inputs.stream.len_per_epoch, "training prompt")
         if inputs.validation is not None:
-            text += f", {len(inputs.validation.rows)} validation prompts"
+            text += f", {counted(len(inputs.validation.rows), 'validation prompt')}"
         findings.add("tokenizer and data", text)
         for notice in notices:
             findings.add("note", notice)

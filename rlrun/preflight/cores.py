@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from rlrun.cluster.ray import RayCluster
 from rlrun.config.schema import RunConfig
+from rlrun.counted import counted
 from rlrun.derived import thread_counts
 from rlrun.machine import available_cores, cores_to_take
 from rlrun.planning.plan import Layout
@@ -17,14 +18,14 @@ def look_at_cores(config: RunConfig, layout: Layout, findings: Findings) -> None
     if isinstance(cluster, RayCluster):
         where = "which take turns" if layout.colocated else "apart"
         cores = cluster.cpus_per_actor
-        each = f"{cores} core{'s' * (cores > 1)} each"
+        each = f"{counted(cores, 'core')} each"
         text = f"{layout.ranks} to train and {layout.engines} to sample, {each}, {where}"
     else:
         learner, generator = thread_counts(config, cores_to_take())
         when = "at once" if config.grpo.concurrent else "in turns"
         text = (
-            f"{learner} thread{'s' * (learner > 1)} to train and {generator} to sample, {when}; "
-            f"{available_cores()} cores are free to use"
+            f"{counted(learner, 'thread')} to train and {generator} to sample, {when}; "
+            f"{counted(available_cores(), 'core')} free to use"
         )
     findings.add("split", text)
     findings.add(

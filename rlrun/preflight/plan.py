@@ -10,6 +10,7 @@ import torch
 
 from rlrun.cluster.ray import RayCluster
 from rlrun.config.schema import RunConfig
+from rlrun.counted import counted
 from rlrun.errors import NotHere
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.interfaces import Device, Precision
@@ -169,7 +170,8 @@ def _look_at_engines(
     engine = engine_of(config, layout)
     weights, _, itself = engine_parts(shape, engine)
     detail = (
-        f"each of {layout.engines * engine.gpus} GPUs of engines holds {_gib(weights.bytes)} of "
+        f"each of {counted(layout.engines * engine.gpus, 'GPU')} of engines holds "
+        f"{_gib(weights.bytes)} of "
         f"weights and may take {engine.share:.0%} of its memory"
     )
     if memory is None:
@@ -177,8 +179,8 @@ def _look_at_engines(
         return
     fit = sequences_that_fit(shape, engine, memory)
     detail += (
-        f"; there is room for {fit} trajectories of {engine.longest} tokens at once on an engine, "
-        f"to which {engine.sequences} come"
+        f"; there is room for {counted(fit, 'trajectory', 'trajectories')} of {engine.longest} "
+        f"tokens at once on an engine, to which {engine.sequences} come"
     )
     if fit == 0:
         findings.fail(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from rlrun.counted import counted
 from rlrun.inputs import Inputs
 from rlrun.preflight.lines import CheckLine, Piece, Verdict
 from rlrun.renderer import Renderer
@@ -21,10 +22,11 @@ def rendered_sample(inputs: Inputs) -> CheckLine:
     response += renderer.eos_ids[:1]
     tokens = (*prompt.token_ids, *response)
     mask = (False,) * len(prompt.token_ids) + (True,) * len(response)
+    length = counted(len(prompt.token_ids), "token")
     return CheckLine(
         "sample",
         Verdict.PASS,
-        f"{prompt.row.where} as the model reads it: {len(prompt.token_ids)} tokens, none of them "
+        f"{prompt.row.where} as the model reads it: {length}, none of them "
         f"trained, and every token of the response, here {len(response)} of the reference answer",
         sample=tuple(pieces(renderer, tokens, mask)),
     )

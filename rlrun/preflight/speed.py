@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from rlrun.cluster.ray import RayCluster
 from rlrun.config.schema import RunConfig
+from rlrun.counted import counted
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.planning.plan import Layout, step_of
@@ -22,8 +23,8 @@ def look_at_speed(
     nodes = config.cluster.num_nodes if isinstance(config.cluster, RayCluster) else 1
     findings.add(
         "split",
-        f"{layout.gpus} GPUs on {nodes} node{'s' * (nodes > 1)}: {ranks} train and "
-        f"{engines or ranks} sample, {where}",
+        f"{counted(layout.gpus, 'GPU')} on {counted(nodes, 'node')}: {ranks} to train and "
+        f"{engines or ranks} to sample, {where}",
     )
     if memory is None or not isinstance(config.generation, VLLMGeneration):
         return
@@ -62,8 +63,7 @@ def _look_at_age(config: RunConfig, findings: Findings, found: Times) -> None:
         return
     age = grpo.max_trajectory_age_steps
     detail = (
-        f"the longest answer takes about {needed} step{'s' * (needed != 1)}, "
-        f"max_trajectory_age_steps={age}"
+        f"the longest answer takes about {counted(needed, 'step')}, max_trajectory_age_steps={age}"
     )
     if age >= needed:
         findings.add("age", f"{detail}: nothing waits for it")

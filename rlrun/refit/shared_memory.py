@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlrun.counted import counted
 from rlrun.errors import GenerationError
 from rlrun.interfaces import Weights
 
@@ -166,7 +167,7 @@ def load_weights(targets: Mapping[str, Tensor], values: Mapping[str, Tensor]) ->
     """
     different = sorted(targets.keys() ^ values.keys())
     if different:
-        what = f"{len(different)} tensors are on one side alone, such as {different[0]}"
+        what = f"{counted(len(different), 'tensor')} on one side alone, such as {different[0]}"
         raise GenerationError(WHERE, what, SAME_MODEL)
     for name, target in targets.items():
         if target.shape != values[name].shape:

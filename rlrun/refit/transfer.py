@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from rlrun.counted import counted
 from rlrun.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def choose_refit(
             return RefitKind.SHARED_MEMORY
         what = f"generation.refit={kind} needs GPUs, and the learner is on the CPU"
         raise _refused(what, "Write generation.refit=auto")
+    engines = f"{counted(num_engines, 'engine')} of {counted(tensor_parallel_size, 'GPU')}"
     apart = gpus > needed
     alone = needed == 1 and not concurrent
     if kind is RefitKind.SHARED_MEMORY:
@@ -100,17 +102,12 @@ def choose_refit(
     if kind is RefitKind.NCCL or (kind is RefitKind.AUTO and apart):
         if apart:
             return RefitKind.NCCL
-        what = (
-            f"{num_engines} engines of {tensor_parallel_size} GPUs and the learner need "
-            f"{needed + 1} GPUs, and there are {gpus}"
-        )
+        what = f"{engines} and the learner need {needed + 1} GPUs, and there are {gpus}"
         raise _refused(what, "Lower generation.num_engines or tensor_parallel_size")
     if alone:
         return RefitKind.IPC
-    what = (
-        f"with {gpus} GPU{'s' * (gpus != 1)} the learner and {num_engines} engines of "
-        f"{tensor_parallel_size} GPUs would share them"
-        + (", and both at the same time" if concurrent else "")
+    what = f"with {counted(gpus, 'GPU')} the learner and {engines} would share them" + (
+        ", and both at the same time" if concurrent else ""
     )
     remedy = (
         f"Sharing works for one engine on one GPU in a synchronous run; give {needed + 1} GPUs, of "

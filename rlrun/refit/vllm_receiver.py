@@ -18,6 +18,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.platforms import current_platform
 
+from rlrun.counted import counted
 from rlrun.refit.shared_memory import read_weights
 
 BACKEND = "rlrun_shared_memory"
@@ -81,9 +82,8 @@ class SharedMemoryEngine(WeightTransferEngine[NoInit, UpdateInfo]):
             loaded = self.model.load_weights(read_weights(update_info.handle))
         # Some models do not say what they loaded; the probe after a refit finds gaps there.
         if loaded is not None and (missing := sorted(names - set(loaded))):
-            raise RuntimeError(
-                f"{len(missing)} parameters of the engine got no value, such as {missing[0]}"
-            )
+            without = counted(len(missing), "parameter")
+            raise RuntimeError(f"{without} of the engine got no value, such as {missing[0]}")
 
     def _parameters(self) -> set[str]:
         return {name for name, _ in self.model.named_parameters()}

@@ -42,7 +42,7 @@ class TokenText:
                 try:
                     return cls(Tokenizer.from_file(str(path)))
                 # The library raises Exception itself for a file that is none of its own.
-                except Exception:  # noqa: BLE001, S112
+                except Exception:  # noqa: BLE001
                     continue
         return cls(None)
 

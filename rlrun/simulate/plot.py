@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from xml.sax.saxutils import escape
 
+from rlrun.counted import counted
 from rlrun.simulate.grid import Row, Synchronous
 
 _WIDTH, _HEIGHT = 760, 460
@@ -59,8 +60,9 @@ def svg(rows: Sequence[Row], synchronous: Synchronous, advised: Row) -> str:
 
 
 def _name(row: Row) -> str:
-    plan = row.plan
-    gpus = "" if plan.generating_gpus is None else f", {plan.generating_gpus} GPUs generate"
+    plan, gpus = row.plan, ""
+    if plan.generating_gpus is not None:
+        gpus = f", {counted(plan.generating_gpus, 'GPU')} to generate"
     return f"{plan.batching}, {plan.on_age_limit}{gpus}"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
+from rlrun.counted import counted
 from rlrun.scheduler import OnAgeLimit
 from rlrun.simulate.clock import Plan
 from rlrun.simulate.grid import NEAR_PLATEAU, Advice, Row, Synchronous
@@ -217,7 +218,7 @@ def to_json(
 
 
 def _batches(count: int) -> str:
-    return "1 batch" if count == 1 else f"{count} batches"
+    return counted(count, "batch", "batches")
 
 
 def _seconds(value: float) -> str:

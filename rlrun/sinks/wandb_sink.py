@@ -7,7 +7,8 @@ run takes each step once. The only place that knows the library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -34,9 +35,8 @@ class WandbSink:
         """
         import wandb
 
-        self._errors: type[Exception] = wandb.Error
         quiet = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True)
-        try:
+        with _library():
             self._run: Any = wandb.init(
                 project=settings.project,
                 group=run_dir.root.name,
@@ -46,8 +46,6 @@ class WandbSink:
                 config=yaml.safe_load(run_dir.config.read_bytes()),
                 settings=quiet,
             )
-        except self._errors as error:
-            raise OSError(str(error)) from error
 
     def write(self, step: int, wall_time: float, values: Mapping[str, float | None]) -> None:
         """Writes the values of a step; those that are not finite are left out.
@@ -56,10 +54,8 @@ class WandbSink:
             OSError: The library refuses.
         """
         finite = {name: value for name, value in values.items() if value is not None}
-        try:
+        with _library():
             self._run.log(finite, step=step)
-        except self._errors as error:
-            raise OSError(str(error)) from error
 
     def close(self) -> None:
         """Ends the run. May be called twice.
@@ -67,7 +63,18 @@ class WandbSink:
         Raises:
             OSError: The library refuses.
         """
-        try:
+        with _library():
             self._run.finish()
-        except self._errors as error:
-            raise OSError(str(error)) from error
+
+
+@contextmanager
+def _library() -> Iterator[None]:
+    """Whatever the library raises, as an OSError.
+
+    Its work is done by a process of its own, which may be gone; what then comes up is no error of
+    a kind that it documents.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error

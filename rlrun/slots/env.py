@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rlrun.sampled import SampledLog
 from rlrun.slots.registry import Checked
@@ -18,10 +19,14 @@ class Episode:
     """A conversation as the environment sees it after a turn of the policy.
 
     Attributes:
-        prompt: Where it started; ``prompt.row.answer`` and ``.payload`` are the ground truth.
+        prompt: Where it started; ``prompt.row.answer`` and ``.payload`` are the ground truth. The
+            same object at every turn and another one for another attempt, so that its id and
+            sample_index tell an episode from all others that run; its names do not, as a
+            validation may have the same row.
         sample_index: Which sample of the group.
         messages: All messages since (and without) the prompt's, the policy's last one included.
-        response: Text of the policy's last turn, special tokens removed.
+        response: Text of the policy's last turn, special tokens removed but for the tags of
+            reasoning and of calls.
         turn: Completed turns, from 1.
         stop_reason: Why the last completion ended.
     """
@@ -108,8 +113,16 @@ class Environment(ABC):
         return
 
     def metrics(self) -> dict[str, float]:
-        """Declared metrics of what happened since the environment was started."""
+        """Declared metrics of what happened since the run began."""
         return {}
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint is to keep of it; JSON values."""
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from what ``state`` gave, in a run that is resumed; called after ``open``."""
+        return
 
     @abstractmethod
     async def step(self, episode: Episode) -> EnvStep:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.table import Table
 
+from rlrun.counted import counted
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.records import ValidationLine, read_validation
 from rlrun.terminal import SteadyConsole
@@ -78,7 +79,9 @@ def _summarize(console: SteadyConsole, path: Path, lines: Sequence[ValidationLin
     prompts = len({line["prompt_id"] for line in lines})
     failed = sum(line["reward"] is None for line in lines)
     console.tell(
-        f"{path}: step {lines[0]['step']}, {prompts} prompts, {len(lines)} samples", "bold"
+        f"{path}: step {lines[0]['step']}, {counted(prompts, 'prompt')}, "
+        f"{counted(len(lines), 'sample')}",
+        "bold",
     )
     table = Table(box=None, pad_edge=False, show_edge=False)
     for title in ("reward", "samples", "share"):
@@ -95,4 +98,4 @@ def _summarize(console: SteadyConsole, path: Path, lines: Sequence[ValidationLin
     truncated = sum(line["truncated"] for line in lines)
     console.print(table)
     if truncated:
-        console.tell(f"{truncated} of {len(lines)} samples cut by a limit")
+        console.tell(f"{truncated} of {counted(len(lines), 'sample')} cut by a limit")

@@ -61,6 +61,7 @@ def messages(text: str) -> Case:
 COMMAND_LINES = {
     "no_such_command": Case(("trian",)),
     "no_such_option": Case(("config", "--orgin")),
+    "setting_with_dashes": Case(("config", "+recipe=quickstart", "--grpo.seed=3")),
     "no_run_given": Case(("view",)),
     "step_is_no_number": Case(("view", "run", "--step", "x")),
     "order_is_none": Case(("view", "run", "--sort", "upward")),

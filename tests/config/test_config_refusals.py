@@ -43,6 +43,8 @@ NEAREST = [
     ("checkpoint.save_period", "checkpointing.save_period"),
     ("generation.max_tokens", "generation.max_new_tokens"),
     ("poilcy.model", "policy.model"),
+    ("gpo.seed", "grpo.seed"),
+    ("GRPO.Seed", "grpo.seed"),
 ]
 
 

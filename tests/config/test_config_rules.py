@@ -146,6 +146,10 @@ BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
             "carry their state from one packed trajectory to the next",
         )
     ],
+    "model_continues_a_text": [
+        (("policy.architecture={model_type: bert}",), "is an encoder, which sees what comes after"),
+        (("policy.architecture={is_encoder_decoder: true}",), "is an encoder-decoder model"),
+    ],
     "model_is_no_choice": [(("policy.model=tiny",), "name of a choice")],
     "stale_is_corrected": [
         (("grpo=async", "correction.enabled=false"), "as if they were fresh"),

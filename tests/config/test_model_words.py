@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlrun.config import load
-from rlrun.config.model_words import is_recurrent, may_have_routers, words_of
+from rlrun.config.model_words import is_recurrent, may_have_routers, not_causal, words_of
 from rlrun.config.schema import Policy
 from rlrun.errors import ConfigError, DataError
 from rlrun.inputs import check_model
@@ -57,6 +57,44 @@ def test_a_model_with_experts_may_have_routers(words: dict[str, Any], found: boo
 )
 def test_a_model_with_a_state_is_known(words: dict[str, Any], found: bool) -> None:
     assert is_recurrent(words) is found
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ({"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"]}, None),
+        ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, None),
+        ({"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"]}, None),
+        ({"model_type": "gemma4_text", "use_bidirectional_attention": "vision"}, None),
+        ({"model_type": "bert", "architectures": ["BertLMHeadModel"], "is_decoder": True}, None),
+        ({"model_type": "xlm", "causal": True}, None),
+        ({"architectures": 3}, None),
+        ({"model_type": ["bert"]}, None),
+        ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "an encoder"),
+        ({"model_type": "roberta", "is_decoder": False}, "an encoder"),
+        ({"model_type": "modernbert", "architectures": ["ModernBertForMaskedLM"]}, "an encoder"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "an encoder-decoder"),
+        ({"model_type": "qwen2", "is_causal": False}, "bidirectional"),
+        ({"text_config": {"use_bidirectional_attention": True}}, "bidirectional"),
+    ],
+)
+def test_a_model_that_does_not_continue_a_text_is_known(
+    words: dict[str, Any], found: str | None
+) -> None:
+    said = not_causal(words)
+    assert said is found is None or (said or "").startswith(found or "?")
+
+
+def test_a_model_that_does_not_continue_a_text_is_refused_before_it_is_loaded(
+    tmp_path: Path,
+) -> None:
+    policy = policy_with(tmp_path, model_type="bert", architectures=["BertForMaskedLM"])
+    problem = only_problem(["+recipe=quickstart", f"policy.model={policy.model}"])
+    assert "is an encoder, which sees what comes after a token" in problem.what
+    assert "causal language model" in problem.remedy
+    # As where it had to be fetched first, or is evaluated.
+    with pytest.raises(ConfigError, match="is an encoder"):
+        resolve_model(policy.model)
 
 
 def test_a_recipe_for_a_mixture_is_refused_with_another_model() -> None:

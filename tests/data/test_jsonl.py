@@ -88,7 +88,7 @@ def test_bad_line_is_named_with_file_and_line(load, tmp_path, line, reason):
     assert [row.row_id for row in loaded.rows] == [f"rows.jsonl:{n}" for n in (1, 2, 4, 5)]
     assert loaded.skipped[reason].count == 1
     assert f"{tmp_path / 'rows.jsonl'}:3 {reason}" in loaded.skipped[reason].examples[0]
-    assert any("1 rows skipped" in notice for notice in loaded.notices)
+    assert any("1 row skipped" in notice for notice in loaded.notices)
 
 
 def test_invalid_byte_is_named_with_its_place(load):

@@ -40,6 +40,29 @@ def test_nested_messages_lose_the_nulls_of_the_columns(load, tmp_path):
     assert row.messages[2] == messages[2]
 
 
+def test_a_call_has_its_own_arguments_and_not_those_of_other_calls(load, tmp_path):
+    """A column of calls has the arguments of all of them, null where a call has none."""
+
+    def call(**arguments):
+        return {"type": "function", "function": {"name": "f", "arguments": arguments}}
+
+    calls = [call(a=1, deep={"x": [0]}), call(b="two", deep={"y": False})]
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": "x"},
+                {"role": "assistant", "content": None, "tool_calls": [one]},
+                {"role": "tool", "content": "3"},
+            ],
+            "answer": 3,
+        }
+        for one in calls
+    ]
+    write(tmp_path / "rows.parquet", rows)
+    loaded = load("rows.parquet").rows
+    assert [row.messages[1]["tool_calls"] for row in loaded] == [[one] for one in calls]
+
+
 def test_bad_rows_are_named_by_their_number(load, tmp_path):
     records = [
         {"problem": "a", "answer": 0.5},

@@ -33,7 +33,7 @@ def test_long_prompts_are_left_out_and_counted(load):
     assert [row.row_id for row in prepared.rows] == ["rows.jsonl:1", "rows.jsonl:3"]
     assert prepared.dropped == 1
     assert prepared.examples[0].endswith("rows.jsonl:2: 11 tokens")
-    assert "1 of 3 prompts are longer than 10" in prepared.notices[0]
+    assert "1 of 3 prompts longer than 10 tokens and left out" in prepared.notices[0]
     assert prepared.rows[-1].row_id == "rows.jsonl:3"
     assert [row.row_id for row in prepared.rows[:1]] == ["rows.jsonl:1"]
 

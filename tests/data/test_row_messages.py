@@ -24,6 +24,16 @@ def test_null_content_beside_tool_calls_is_empty_text(load):
     assert read[2] == messages[2]
 
 
+def test_an_empty_list_of_calls_is_none(load):
+    messages = [
+        {**USER, "tool_calls": []},
+        {"role": "assistant", "content": "A question.", "tool_calls": []},
+        {**USER, "tool_calls": None},
+    ]
+    read = load(rows(messages)).rows[0].messages
+    assert read == (USER, {"role": "assistant", "content": "A question."}, USER)
+
+
 def test_text_parts_are_joined(load):
     parts = [{"type": "text", "text": "a "}, {"type": "input_text", "text": "b"}]
     assert load(rows([{"role": "user", "content": parts}])).rows[0].messages[0]["content"] == "a b"

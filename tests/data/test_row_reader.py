@@ -5,6 +5,7 @@ import pytest
 
 from rlrun.data import row_reader
 from rlrun.errors import DataError
+from rlrun.types import Prompt
 
 ROW = {"problem": "1+1", "answer": "2"}
 
@@ -41,6 +42,7 @@ def test_further_fields_are_the_payload(load):
 @pytest.mark.parametrize(
     ("literal", "answer"),
     [
+        ("0", "0"),
         ("-5", "-5"),
         ("123456789012345678901234567890", "123456789012345678901234567890"),
         ("0.1", "0.1"),
@@ -99,6 +101,12 @@ def test_nothing_left_is_an_error_even_when_skipping(load):
         load(lines({"problem": ""}, {"answer": "2"}), skip=True)
     with pytest.raises(DataError, match="there are no rows"):
         load(b"\n \r\n", skip=True)
+
+
+def test_rows_of_equal_text_are_rows_of_their_own(load):
+    loaded = load(lines(ROW, ROW))
+    prompts = [Prompt(n, 0, row, (1,)) for n, row in enumerate(loaded.rows)]
+    assert len({prompt.group_id for prompt in prompts}) == 2
 
 
 def test_skipped_examples_are_five_at_most(load):

@@ -64,14 +64,22 @@ from rlrun.types import EnvStep
 
 class AskAgain(Environment):
     def __init__(self, question):
-        self.question = question
+        self.question, self.scored = question, 0
+
+    def state(self):
+        return {"scored": self.scored}
+
+    def restore(self, state):
+        self.scored = state["scored"]
 
     async def step(self, episode):
         if episode.turn == 1:
             return EnvStep(messages=({"role": "user", "content": self.question},))
         first, asked, second = [message["content"] for message in episode.messages]
         assert asked == self.question and second == episode.response
-        return EnvStep(reward=float(len(first) % 2), rewards={"first": float(len(first))})
+        self.scored += 1
+        told = {"first": float(len(first)), "scored": float(self.scored)}
+        return EnvStep(reward=float(len(first) % 2), rewards=told)
 
     async def close(self):
         pass
@@ -143,15 +151,20 @@ def test_rewards_that_draw_at_random_are_the_same_for_the_same_seed(folder: Path
     assert not set(first) & {row["reward"] for row in rows(folder)}
 
 
-def test_an_environment_class_by_path_holds_a_dialogue(folder: Path) -> None:
+def test_an_environment_class_by_path_holds_a_dialogue_and_a_resume_its_state(folder: Path) -> None:
     done = train(
         folder,
         "env.environment=environments.py:AskAgain",
         "env.options.question='Are you sure?'",
         "grpo.max_rollout_turns=2",
         "policy.max_total_sequence_length=128",
+        "grpo.max_num_steps=1",
     )
     assert done.code == 0, done.err
+    done = forked("resume", "run", "grpo.max_num_steps=2", cwd=folder)
+    assert done.code == 0, done.err
+    scored = [row["rewards"]["scored"] for row in rows(folder) if "scored" in row["rewards"]]
+    assert sorted(scored) == list(range(1, len(scored) + 1))
     finished = [row for row in rows(folder) if row["stop_reason"] == "stop"]
     assert len(finished) > 16
     for row in finished:

@@ -161,13 +161,16 @@ def test_the_time_limit_saves_and_is_a_success(tmp_path: Path) -> None:
     assert (run_dir / f"checkpoints/step_{status['step']:06d}/manifest.json").exists()
 
 
-def test_a_finished_run_can_be_made_longer(small_run: Path, tmp_path: Path) -> None:
+def test_a_finished_run_can_be_made_longer_wherever_it_lies_now(
+    small_run: Path, tmp_path: Path
+) -> None:
     run_dir = tmp_path / "run"
     vain = "policy.lora.rank=4"
     done = rlrun("train", *SMALL, "grpo.max_num_steps=5", vain, f"run_dir={run_dir}")
     assert done.code == 0, done.err
     assert f"warning: {vain} has no effect: policy.lora.enabled=false." in done.out
     assert (run_dir / "checkpoints/step_000005").exists()
+    run_dir = run_dir.rename(tmp_path / "moved")
     done = rlrun("resume", str(run_dir), "grpo.max_num_steps=8")
     assert done.code == 0, done.err
     assert untimed(run_dir)[-1]["step"] == 8

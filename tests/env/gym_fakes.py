@@ -83,6 +83,8 @@ class FakeAgent:
     swapped: list[web.Response] = field(default_factory=list)
     broken: bool = False
     instances: list[dict[str, Any]] = field(default_factory=list)
+    crowd: int = 0
+    gathered: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def named(self, request: web.Request) -> web.StreamResponse:
         """What a head server knows."""
@@ -121,6 +123,49 @@ class FakeAgent:
     async def _flaky(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
         if self.asked["flaky"] == 1:
             return web.json_response({}, status=503)
+        return web.json_response(good)
+
+    async def _busy(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """Too many requests, at first."""
+        if self.asked["busy"] == 1:
+            return web.json_response({}, status=429, headers={"Retry-After": "7"})
+        return web.json_response(good)
+
+    async def _moved(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """A gateway that passes requests on by telling the client where to."""
+        if self.asked["moved"] == 1:
+            return web.Response(status=307, headers={"Location": "/run"})
+        return web.json_response(good)
+
+    async def _packed(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """Compressed, in pieces of unknown size."""
+        answer = web.json_response(good)
+        answer.enable_chunked_encoding()
+        answer.enable_compression(web.ContentCoding.gzip)
+        return answer
+
+    async def _untyped(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """What it is, is not said."""
+        return web.Response(text=json.dumps(good), content_type="text/plain")
+
+    async def _page(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """A gateway's own page, with a status that says that all is well."""
+        return web.Response(text="<html>Please log in</html>", content_type="text/html")
+
+    async def _closing(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """A connection that the client may think is kept, and is closed behind the answer."""
+        answer = web.json_response(good)
+        await answer.prepare(request)
+        await answer.write_eof()
+        assert request.transport is not None
+        request.transport.close()
+        return answer
+
+    async def _together(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        """No answer before all of ``crowd`` have asked."""
+        if self.asked["together"] == self.crowd:
+            self.gathered.set()
+        await self.gathered.wait()
         return web.json_response(good)
 
     async def _engine(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:

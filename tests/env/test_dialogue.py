@@ -166,6 +166,31 @@ def test_games_of_many_samples_are_kept_apart_and_won_by_halving(renderer: Rende
     assert {trajectory.turns for trajectory in trajectories} == {1, 2, 3, 4}
 
 
+def test_a_validation_and_a_rollout_of_the_same_row_are_two_games(renderer: Renderer) -> None:
+    """Files of one name in two folders have rows of the same names; with async both run at once."""
+    env = environment(GAME, max_guesses=4, cost=0.25)
+    settings = RolloutSettings(Sampling(1.0), 128, 1024, 6, 20.0, seed=1)
+    messages = ({"role": "user", "content": "Guess."},)
+    ids = renderer.prompt_ids(messages)
+
+    async def game(answer: str) -> Trajectory:
+        rollout = Rollout(Replying(renderer, halving), env, renderer, settings)
+        prompt = Prompt(0, 0, Row("rows.jsonl:1", messages, answer, {}, "rows.jsonl:1"), ids)
+        (group,) = await rollout.run([Job(prompt, 1)])
+        return group.trajectories[0]
+
+    async def both() -> list[Trajectory]:
+        try:
+            return await asyncio.gather(game("1"), game("9"))
+        finally:
+            await env.close()
+
+    trained, validated = asyncio.run(both())
+    assert (trained.failure, validated.failure) == (None, None)
+    assert (trained.turns, trained.reward) == (3, 0.5)
+    assert (validated.turns, validated.reward) == (4, 0.25)
+
+
 def test_a_game_is_lost_after_its_guesses(renderer: Renderer) -> None:
     (trajectory,) = play(environment(GAME, max_guesses=2), renderer, lambda p: "5", [("9", {})])
     assert (trajectory.reward, trajectory.turns) == (0.0, 2)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from rlrun.env.gym_agents import Agents
+from rlrun.env.gym_client import asked_wait
 from rlrun.env.gym_environment import GymEnvironment, request_row
 from rlrun.errors import EnvironmentDown
 from rlrun.gym.plan import Plan, Server
@@ -136,6 +137,7 @@ KINDS = {
     "engine": (FailureKind.ENGINE_LOST, 1, "generation_failed"),
     "refused": (FailureKind.ENV_ERROR, 1, "unknown key"),
     "malformed": (FailureKind.ENV_ERROR, 1, "no JSON"),
+    "page": (FailureKind.ENV_ERROR, 1, "<html>Please log in"),
     "count": (FailureKind.ENV_ERROR, 1, "a list of 2"),
     "nan": (FailureKind.REWARD_ERROR, 1, "nan"),
     "huge": (FailureKind.ENV_ERROR, 1, "max_body_mib"),
@@ -167,6 +169,64 @@ def test_a_server_that_comes_back_costs_nothing() -> None:
             trajectory = await live.episode("flaky")
             assert trajectory.reward == 1.0 and live.agent.asked["flaky"] == 2
             assert not any("failures" in name for name in live.environment.metrics())
+
+    run(work())
+
+
+@pytest.mark.parametrize("mode", ["moved", "packed", "untyped", "closing"])
+def test_an_answer_counts_however_it_comes(mode: str) -> None:
+    async def work() -> None:
+        async with running() as live:
+            trajectories = [await live.episode(mode, number=number) for number in range(3)]
+            assert [one.reward for one in trajectories] == [1.0] * 3
+
+    run(work())
+
+
+def test_a_server_is_left_alone_for_as_long_as_it_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float, result: Any = None) -> Any:
+        waits.append(seconds)
+        return await sleep(0, result)
+
+    async def work() -> None:
+        async with running() as live:
+            monkeypatch.setattr("rlrun.env.gym_client.asyncio.sleep", noted)
+            trajectory = await live.episode("busy")
+            assert trajectory.reward == 1.0 and live.agent.asked["busy"] == 2
+
+    run(work())
+    assert 7.0 in waits
+
+
+def test_a_proxy_of_the_machine_is_not_asked_for_agents(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+
+    async def work() -> None:
+        async with running() as live:
+            assert (await live.episode()).reward == 1.0
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"), [("", 0), ("3", 3), ("-3", 0), ("Fri, 31 Dec 1999 23:59:59 GMT", 0)]
+)
+def test_a_wait_is_a_number_of_seconds(told: str, seconds: float) -> None:
+    assert asked_wait(told) == seconds
+
+
+def test_no_episode_waits_for_a_connection() -> None:
+    """aiohttp's own limit is 100; episodes beyond it would only begin when others end."""
+
+    async def work() -> None:
+        async with running() as live:
+            live.agent.crowd = 130
+            episodes = [live.episode("together", number=number) for number in range(130)]
+            assert all(one.reward == 1.0 for one in await asyncio.gather(*episodes))
 
     run(work())
 
@@ -278,7 +338,7 @@ def test_a_head_server_that_names_no_agent_is_an_error() -> None:
         async with running() as live:
             live.agent.instances = [{"server_type": "resources_servers", "process_name": "r"}]
             environment = GymEnvironment(settings(f"env.head_server={live.url}"))
-            with pytest.raises(EnvironmentDown, match="names no agent among 1 servers"):
+            with pytest.raises(EnvironmentDown, match="names no agent among 1 server"):
                 await environment.open(None)
             await environment.close()
 
@@ -346,6 +406,20 @@ def test_a_broken_agent_is_paused_and_others_go_on() -> None:
             assert metrics["agent/other/paused"] == 0
 
     run(work())
+
+
+def test_what_is_counted_since_the_run_began_goes_on_over_a_resume() -> None:
+    before, after = Agents(2, 10.0), Agents(2, 10.0)
+    for kind in (FailureKind.ENV_DOWN, FailureKind.ENV_DOWN, FailureKind.REWARD_ERROR):
+        before.failed("a", Failure(kind, "?"), now=0.0)
+    before["a"].passed_over = 3
+    after.restore(json.loads(json.dumps(before.state())))
+    after.failed("a", Failure(FailureKind.ENV_DOWN, "?"), now=0.0)
+    found = after.metrics(now=0.0)
+    assert found["agent/a/failures/env_down"] == 3
+    assert found["agent/a/failures/reward_error"] == 1
+    assert found["agent/a/passed_over"] == 3
+    assert after.paused("a", now=0.0) is None
 
 
 def test_a_pause_ends_and_one_success_closes_the_breaker() -> None:

@@ -125,9 +125,21 @@ def test_why_an_episode_ended() -> None:
     assert reason(GOOD) is StopReason.STOP
     cut = {"output": GOOD, "incomplete_details": {"reason": "max_output_tokens"}}
     assert reason(GOOD, response=cut) is StopReason.LENGTH
-    unanswered = {"type": "function_call_output", "call_id": "1", "output": "42"}
-    assert reason([*GOOD, unanswered]) is StopReason.MAX_TURNS
     assert reason(GOOD, truncated=True) is StopReason.MAX_TURNS
+    assert reason(GOOD, truncated=False) is StopReason.STOP
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        {"type": "function_call_output", "call_id": "1", "output": "Solved."},
+        {"type": "function_call", "call_id": "1", "name": "submit", "arguments": "{}"},
+    ],
+)
+def test_an_episode_that_a_call_ends_is_not_truncated(last: dict[str, Any]) -> None:
+    """Else overlong filtering would take the solved ones out, and leave those that gave up."""
+    read = read_result(result(ROW, [*GOOD, last]), ROW, SAMPLED)
+    assert read.stop_reason is StopReason.STOP
 
 
 TURN_SIZES = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=6)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import asyncio
+import re
 import threading
 import time
 
@@ -19,6 +20,7 @@ import asyncio, threading, time
 from rlrun.interfaces import Environment
 from rlrun.types import EnvStep, Failure
 
+FREE = threading.Event()
 GO_ON = {"role": "user", "content": "go on"}
 
 class Stop(BaseException): pass
@@ -52,6 +54,10 @@ async def exits_later(response, answer): raise SystemExit(0)
 async def cancels_later(response, answer): raise asyncio.CancelledError
 def hangs(response, answer): time.sleep(60)
 async def hangs_async(response, answer): await asyncio.sleep(60)
+async def blocks(response, answer):
+    if response == "quick": return 1.0
+    FREE.wait(60)
+async def blocks_all(responses, answer): FREE.wait(60)
 def times_out(response, answer): raise TimeoutError("upstream")
 def none(response, answer): return None
 def nan(response, answer): return float("nan")
@@ -94,6 +100,7 @@ class Echo(Environment):
         if episode.response == "exit": raise SystemExit(0)
         if episode.response == "cancel": raise asyncio.CancelledError
         if episode.response == "hang": await asyncio.sleep(60)
+        if episode.response == "block": FREE.wait(60)
         if episode.response == "both": return EnvStep(messages=({"role": "user"},), reward=1.0)
         if episode.response == "nan": return EnvStep(reward=float("nan"))
         if episode.response == "other": return 1.0
@@ -284,6 +291,72 @@ def test_hanging_function_is_a_timeout_and_blocks_nobody(code, name):
     assert all(t.daemon for t in threading.enumerate() if t.name == "reward function")
 
 
+def user_threads():
+    return [thread for thread in threading.enumerate() if thread.name == "user code"]
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "response"),
+    [
+        ("reward_function", "blocks", "1"),
+        ("reward_function", "blocks_all", "1"),
+        ("environment", "Echo", "block"),
+    ],
+)
+def test_async_code_that_blocks_is_a_timeout_that_names_its_line(code, key, name, response):
+    settings = env(**{key: f"{code}:{name}"}, timeout_s=0.2, num_threads=1)
+    before = user_threads()
+
+    async def main():
+        environment = settings.start()
+        failed = await environment.step(episode(response))
+        # Nothing holds up what comes after it.
+        after = await environment.step(episode("end" if key == "environment" else "quick"))
+        await environment.close()
+        return failed, after
+
+    try:
+        failed, after = asyncio.run(main())
+    finally:
+        resolve(f"{code}:FREE").set()
+    assert failed.failure.kind is FailureKind.TIMEOUT
+    line = re.search(rf"{code}:(\d+) blocks the event loop", failed.failure.message)
+    assert "FREE.wait" in CODE.splitlines()[int(line[1]) - 1]
+    if name != "blocks_all":
+        assert after.reward is not None
+    own = [thread for thread in user_threads() if thread not in before]
+    for thread in own:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in own)
+
+
+def test_what_async_code_shares_belongs_to_one_loop_and_thread(code):
+    code.write_text(
+        "import asyncio, sqlite3\n"
+        "from rlrun.interfaces import Environment\n"
+        "from rlrun.types import EnvStep\n"
+        "class Store(Environment):\n"
+        "    def __init__(self):\n"
+        "        self.loop, self.store = asyncio.get_running_loop(), sqlite3.connect(':memory:')\n"
+        "    async def open(self, policy): self.lock = asyncio.Lock()\n"
+        "    async def step(self, episode):\n"
+        "        async with self.lock:\n"
+        "            await asyncio.sleep(0)\n"
+        "            (n,) = self.store.execute('select 1').fetchone()\n"
+        "        return EnvStep(reward=float(n == (self.loop is asyncio.get_running_loop())))\n"
+        "    async def close(self): self.store.close()\n"
+    )
+
+    async def main():
+        environment = env(environment=f"{code}:Store").start()
+        await environment.open(None)
+        found = await asyncio.gather(*(environment.step(episode(str(n))) for n in range(3)))
+        await environment.close()
+        return found
+
+    assert [step.reward for step in asyncio.run(main())] == [1.0, 1.0, 1.0]
+
+
 def test_numpy_numbers_are_numbers(code):
     code.write_text("import numpy\ndef f(response, answer): return numpy.float32(0.5)\n")
     (step,) = steps(env(reward_function=f"{code}:f"), episode("1"))
@@ -337,6 +410,25 @@ def test_closing_closes_the_users_environment(code):
         return environment._inner.closed
 
     assert asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("{'a': object()}", "not JSON serializable"),
+        ("{'a': float('nan')}", "not JSON compliant"),
+        ("5", "not a mapping"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_a_state_that_no_checkpoint_can_hold_is_told(code, state, told):
+    code.write_text(CODE + f"class Kept(Echo):\n    def state(self): return {state}\n")
+
+    async def main():
+        env(environment=f"{code}:Kept").start().state()
+
+    with pytest.raises(EnvironmentDown, match=rf"{told}[\s\S]*Check its state\(\)"):
+        asyncio.run(main())
 
 
 def problem(**settings):

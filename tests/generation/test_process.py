@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
+from asyncio.subprocess import PIPE
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from transformers import PreTrainedModel
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation import process_pipe
 from rlrun.generation.process import NAME, ProcessGenerator
+from rlrun.generation.process_pipe import Child, Reply
 from rlrun.interfaces import Abandoned, GeneratorInputs
 from rlrun.learner.attention import use_attention
 from rlrun.learner.model import saved_tensors
@@ -68,7 +71,9 @@ def test_it_answers_as_the_model_in_this_process(
     requests_for: Requests,
     tmp_path: Path,
     ordered: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """And one that hangs over its answer is given up, however long an answer may take."""
     use_attention(model)  # as load_model does for the learner
     requests = requests_for(6, samples=2)
 
@@ -88,7 +93,21 @@ def test_it_answers_as_the_model_in_this_process(
         await local.close()
         return found
 
-    found, scores, by_engine = with_generator(inputs(model, renderer, tmp_path, ordered), use)
+    async def use_and_hang(generator: ProcessGenerator) -> Any:
+        answers = await use(generator)
+        child = generator._child
+        assert child is not None
+        os.kill(child.process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(process_pipe, "ANSWER_TIMEOUT_S", 0.05)
+        # As in a validation: nothing but the completions themselves is waited for.
+        with pytest.raises(GenerationError, match="the generator process hung and was killed"):
+            await generator.generate(requests)
+        assert not child.alive
+        return answers
+
+    found, scores, by_engine = with_generator(
+        inputs(model, renderer, tmp_path, ordered), use_and_hang
+    )
     expected, expected_scores = asyncio.run(reference())
     assert [c.token_ids for c in found] == [c.token_ids for c in expected]
     assert [c.weight_versions for c in found] == [c.weight_versions for c in expected]
@@ -130,6 +149,17 @@ def test_faults_and_new_weights(
         await start
         assert starting != generator_processes()
 
+        assert generator._child is not None
+        messages, output = [], generator._child.process.stdout
+        assert output is not None
+        read = output.readexactly
+
+        async def note(size: int) -> bytes:
+            messages.append(size)
+            return await read(size)
+
+        monkeypatch.setattr(output, "readexactly", note)
+
         # New weights arrive between two tokens of what is running.
         running = asyncio.create_task(generator.generate(many))
         newest = 0
@@ -142,6 +172,7 @@ def test_faults_and_new_weights(
         versions = [[s.version for s in c.weight_versions] for c in await running]
         assert any(len(spans) > 1 for spans in versions)
         assert all(spans == sorted(set(spans)) and spans[-1] <= newest for spans in versions)
+        assert 0 in messages, "no sign of life over an answer of many tokens"
 
         bad = GenerationRequest((5,) * 5000, 1, 0, Sampling(1.0))
         with pytest.raises(GenerationError, match="exceed"):
@@ -187,6 +218,31 @@ def test_faults_and_new_weights(
             await generator.generate(many[:1])
 
     with_generator(inputs(model, renderer, tmp_path, False), use)
+
+
+def test_a_sign_of_life_is_heard_and_a_reply_after_it_is_read(tmp_path: Path) -> None:
+    program = (
+        "import pickle, sys; from rlrun.generation.process_pipe import HEADER, Reply;"
+        "out = sys.stdout.buffer; out.write(HEADER.pack(0)); out.flush(); sys.stdin.buffer.read(1);"
+        "body = pickle.dumps(Reply(-1, 'done', 7)); out.write(HEADER.pack(len(body)) + body)"
+    )
+
+    async def run() -> Reply:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, stdin=PIPE, stdout=PIPE
+        )
+        (tmp_path / "log").touch()
+        child = Child(process, tmp_path / "log")
+        begun = child.heard
+        while child.heard == begun:
+            await asyncio.sleep(0.01)
+        assert not child.started.done() and process.stdin is not None
+        process.stdin.write(b"x")
+        reply = await child.started
+        await child.reader
+        return reply
+
+    assert asyncio.run(run()).content == 7
 
 
 def test_a_model_that_cannot_be_loaded_is_an_error_with_its_cause(

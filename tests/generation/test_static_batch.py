@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from threading import Event
 
 import pytest
 import torch
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation import static_batch
@@ -124,6 +125,43 @@ def test_order_of_requests_does_not_matter(
     assert [c.token_ids for c in backwards] == [
         c.token_ids for c in sample(model, renderer, requests)
     ]
+
+
+def test_the_settings_of_the_models_folder_do_not_count(
+    model: PreTrainedModel, renderer: Renderer, requests_for: Requests
+) -> None:
+    """transformers' own generate fills what is at its default from them, a temperature of 1 too."""
+    requests = requests_for(3, 2)
+    plain = sample(model, renderer, requests)
+    model.generation_config = GenerationConfig(
+        do_sample=True,
+        temperature=0.05,
+        top_k=1,
+        top_p=0.1,
+        repetition_penalty=3.0,
+        max_new_tokens=2,
+        eos_token_id=list(range(280)),
+    )
+    assert sample(model, renderer, requests) == plain
+
+
+def test_a_row_of_the_embedding_that_is_no_token_is_sampled_and_read_as_any_other(
+    model: PreTrainedModel, renderer: Renderer, requests_for: Requests
+) -> None:
+    """Embeddings are padded to a round size, and training may raise what nobody ever trained."""
+    beyond = len(renderer.tokenizer)
+    model.resize_token_embeddings(beyond + 8, mean_resizing=False)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[beyond:] *= 40.0
+    (request,) = requests_for(1, sampling=Sampling(2.0), max_new_tokens=24)
+    (first,) = sample(model, renderer, [request])
+    assert any(token >= beyond for token in first.token_ids)
+    said = tuple(token for token in first.token_ids if token < beyond)
+    for skip_special in (True, False):
+        text = renderer.decode(first.token_ids, skip_special=skip_special)
+        assert text == renderer.decode(said, skip_special=skip_special)
+    (second,) = sample(model, renderer, [replace(request, token_ids=first.token_ids)])
+    assert second.token_ids
 
 
 @pytest.mark.parametrize("compact_below", [0.0, 1.0])

@@ -11,6 +11,7 @@ import typing
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedModel
 
 from rlrun.config import load
 from rlrun.errors import ConfigError
@@ -18,8 +19,10 @@ from rlrun.generation import vllm_args
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.generation.vllm_args import OWNED, known_args, wrong_kwargs
 from rlrun.generation.vllm_log import EngineLog, first_error
+from rlrun.interfaces import GeneratorInputs
+from rlrun.renderer import Renderer
 from tests.conftest import environment
-from tests.factories import ROOT
+from tests.factories import ROOT, config
 
 VLLM = ["+recipe=quickstart", "generation=vllm"]
 
@@ -143,6 +146,31 @@ def test_a_temperature_that_vllm_would_raise_or_refuse_is_refused(key: str) -> N
         assert "beyond what vLLM samples at" in problems(f"generation.{key}={beyond}")
     for fine in (0.01, 2.0):
         load([*VLLM, f"generation.{key}={fine}"])
+
+
+def test_engines_sample_as_the_run_says_and_not_as_the_models_folder_does(
+    model: PreTrainedModel, renderer: Renderer
+) -> None:
+    settings = config("generation=vllm")
+    assert isinstance(settings.generation, VLLMGeneration)
+    inputs = GeneratorInputs(
+        model=model,
+        weights=lambda: iter(()),
+        policy=settings.policy,
+        renderer=renderer,
+        concurrent=False,
+        ordered=False,
+        recompute_kv_cache=False,
+        deterministic=False,
+        num_threads=1,
+        folder=None,
+    )
+    args = settings.generation.engine_args(inputs, colocated=False)
+    # "auto", vLLM's own default, takes top_p, temperature and more from generation_config.json.
+    assert args["generation_config"] == "vllm"
+    assert args["logprobs_mode"] == "processed_logprobs"
+    assert args["dtype"] == "float32"
+    assert args["max_model_len"] == settings.policy.max_total_sequence_length
 
 
 def test_checks_of_all_generators_hold_here_too() -> None:

@@ -128,7 +128,7 @@ WAITED = {"waiting_groups": 2.0}
 def test_only_tokens_with_an_advantage_count_as_trained_per_second() -> None:
     batch = batch_of(group([1.0, 0.0, None]), group([1.0, 1.0, 1.0], 1))
     metrics = speed_metrics(batch, 12, SECONDS, WAITED)
-    assert metrics["perf/trained_tokens_per_s"] == 4 / 4.0
+    assert metrics["perf/trained_tokens_per_s"] == 4 / (4.0 - 0.25)
     assert metrics["perf/generated_tokens_per_s"] == 12 / 1.5
     assert metrics["idle/generator_s/training"] == 4.0 - 1.5 - 0.25
     assert metrics["idle/trainer_s/waiting_groups"] == metrics["idle/trainer_s"] == 2.0

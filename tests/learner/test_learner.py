@@ -226,6 +226,26 @@ def test_a_restored_learner_goes_on_bit_for_bit(
     assert all(torch.equal(after[name], p) for name, p in parameters(learner).items())
 
 
+@pytest.mark.parametrize("lora", ["false", "true"])
+def test_the_reference_of_a_restored_learner_is_what_training_started_from(
+    make_learner: MakeLearner, samples: list[Sample], tmp_path: Path, lora: str
+) -> None:
+    settings = ("loss.reference_policy_kl_penalty=0.1", f"policy.lora.enabled={lora}")
+    learner = make_learner(*settings)
+    started = learner.ref_logprobs(samples)
+    assert started is not None
+    ready = [replace(s, ref_logprobs=r) for s, r in zip(samples, started, strict=True)]
+    learner.update([ready], step=1)
+    learner.save(tmp_path)
+    restored = make_learner(*settings)
+    restored.load(tmp_path)
+    now, references = restored.logprobs(samples).logprobs, restored.ref_logprobs(samples)
+    assert references is not None
+    for reference, before, policy in zip(references, started, now, strict=True):
+        np.testing.assert_array_equal(reference, before)
+        assert not np.array_equal(reference, policy)
+
+
 def test_a_minibatch_without_signal_is_not_stepped(
     make_learner: MakeLearner, samples: list[Sample]
 ) -> None:

@@ -13,10 +13,11 @@ import torch
 
 from rlrun.errors import DataError
 from rlrun.inputs import check_model
-from rlrun.learner.model import load_model
+from rlrun.learner.model import load_model, read_weights, save_model
 from rlrun.models import load_tokenizer, resolve_model
 from rlrun.training_state import load_tensors, save_tensors
 from tests.factories import config
+from tests.learner.conftest import new_learner
 
 
 @pytest.fixture
@@ -75,3 +76,38 @@ def test_a_chat_template_that_hides_or_fails_is_refused(template: str, tmp_path:
     path.write_text(template)
     with pytest.raises(DataError, match="chat template"):
         load_tokenizer(replace(config().policy, chat_template=str(path)))
+
+
+GENERATION = {
+    "bos_token_id": 0,
+    "do_sample": False,
+    "eos_token_id": [2, 7],
+    "temperature": 0.6,
+    "top_k": 20,
+    "top_p": 0.95,
+}
+"""What many models come with; transformers reads it, and by itself refuses to write it."""
+
+
+@pytest.mark.parametrize("layout", ["whole", "sharded"])
+def test_settings_of_generation_are_saved_as_the_model_has_them(
+    folder: Path, tmp_path: Path, layout: str
+) -> None:
+    (folder / "generation_config.json").write_text(json.dumps(GENERATION))
+    learner = new_learner(f"policy.model={folder}")
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    if layout == "whole":
+        learner.save(checkpoint)
+    else:
+        learner.save_shards(checkpoint).finish()
+    # Read again as an export reads it.
+    model = read_weights(str(checkpoint / "policy"), "saved")
+    save_model(model, tmp_path / "exported")
+    for saved in (checkpoint / "policy", tmp_path / "exported"):
+        values = json.loads((saved / "generation_config.json").read_text())
+        del values["transformers_version"]
+        assert values == GENERATION
+    assert load_tensors(tmp_path / "exported/model.safetensors").keys() == (
+        load_tensors(folder / "model.safetensors").keys()
+    )

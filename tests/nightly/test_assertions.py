@@ -187,7 +187,7 @@ def audited(folder: Path) -> Verdict:
 def test_a_run_whose_books_are_wrong_fails_its_audit(tmp_path: Path) -> None:
     record(tmp_path, events=25, kills=1)
     honest = audited(tmp_path)
-    assert honest.passed and honest.text == "no violation over 1 restarts"
+    assert honest.passed and honest.text == "no violation over 1 restart"
     first = min((tmp_path / "trained").iterdir())
     lines = first.read_text().splitlines(keepends=True)
     first.write_text("".join(lines[2:]))

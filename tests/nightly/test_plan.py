@@ -172,5 +172,5 @@ def test_gpus_that_are_not_there_are_said_before_anything_runs(
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     plan = make_plan("1gpu", ["own"], write_nightly(RUN.replace("1n0g", "1n1g")))
-    with pytest.raises(EnvironmentDown, match="needs 1 GPUs on a machine, and torch sees 0"):
+    with pytest.raises(EnvironmentDown, match="needs 1 GPU on a machine, and torch sees 0"):
         check_hardware(plan)

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import NemotronHConfig, NemotronHForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers.utils.logging import get_verbosity, set_verbosity
 
 from rlrun.planning.kept import Kept, kept_bytes
 from rlrun.planning.memory import Engine, Learner, learner_parts, sequences_that_fit
@@ -166,6 +168,22 @@ def test_bfloat16_keeps_less() -> None:
     full = kept_bytes(HYBRID, 1, 256, half=False, cast_weights=False)
     half = kept_bytes(HYBRID, 1, 256, half=True, cast_weights=True)
     assert sum(half.layers) < 0.8 * sum(full.layers)
+
+
+def test_a_plan_says_nothing_about_kernels_that_are_not_here(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    theirs, before = logging.getLogger("transformers"), get_verbosity()
+    set_verbosity(logging.WARNING)  # as outside of tests
+    logging.Logger.warning_once.cache_clear()  # type: ignore[attr-defined]  # said once, by theirs
+    theirs.addHandler(caplog.handler)
+    try:
+        kept_bytes(HYBRID, 1, 64, half=False, cast_weights=False)
+        theirs.warning("this is heard again")
+    finally:
+        theirs.removeHandler(caplog.handler)
+        set_verbosity(before)
+    assert [record.getMessage() for record in caplog.records] == ["this is heard again"]
 
 
 def test_segments_bound_what_a_long_scan_needs() -> None:

@@ -91,7 +91,7 @@ def test_a_layout_of_the_engines_own_is_made_anew_from_what_arrives(
 
 def test_a_parameter_without_a_value_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiver, "loads_in_place", lambda: False)
-    with pytest.raises(RuntimeError, match=r"1 parameters .* such as norm.weight"):
+    with pytest.raises(RuntimeError, match=r"1 parameter .* such as norm.weight"):
         refit(
             turned_model(),
             {"layer.weight": torch.ones(2, 3), "embeddings.weight": torch.ones(4, 2)},

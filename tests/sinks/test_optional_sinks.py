@@ -95,6 +95,47 @@ def test_wandb_gets_the_numbers_offline(tmp_path: Path) -> None:
     assert len(read_metrics(run.metrics)) == 1
 
 
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from rlrun.config import load
+from rlrun.logs import MetricsLogger
+from rlrun.run_dir import RunDir
+settings = load(["+recipe=quickstart", "logging.wandb.enabled=true"]).config.logging
+log = MetricsLogger(RunDir.read(Path(sys.argv[1])), settings)
+log.log(1, {"train/reward_mean": 0.25})
+for process in Path("/proc").iterdir():
+    if process.name.isdigit():
+        parent = (process / "stat").read_text().rpartition(")")[2].split()[1]
+        if int(parent) == os.getpid():
+            os.kill(int(process.name), signal.SIGKILL)
+            os.waitpid(int(process.name), 0)
+if sys.argv[2] == "at a step":
+    log.log(2, {"train/reward_mean": 0.5})
+log.close()
+os._exit(0)
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("noticed", ["at a step", "at the end"])
+def test_a_run_goes_on_without_the_process_that_wandb_works_in(
+    tmp_path: Path, noticed: str
+) -> None:
+    run = run_of(tmp_path / "run")
+    run.close()
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(run.root), noticed],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wandb is switched off" in done.stderr
+    assert len(read_metrics(run.metrics)) == 1 + (noticed == "at a step")
+
+
 @pytest.mark.timeout(300)
 def test_mlflow_gets_the_numbers_in_a_file(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run")

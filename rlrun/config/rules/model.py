@@ -6,7 +6,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rlrun.config.model_words import NO_ROUTERS, is_recurrent, missing_routers, words_of
+from rlrun.config.model_words import (
+    CAUSAL_MODELS,
+    NO_ROUTERS,
+    is_recurrent,
+    missing_routers,
+    not_causal,
+    words_of,
+)
 from rlrun.config.paths import conf_dir, is_file
 from rlrun.config.rules.rule import rule
 
@@ -19,6 +26,12 @@ def _model_is_no_choice(model: str) -> str | None:
     if "/" not in model and is_file(conf_dir() / "policy" / "model" / f"{model}.yaml"):
         return f"policy.model={model} is the name of a choice, not of a model"
     return None
+
+
+@rule("policy.model", "policy.architecture", remedy=CAUSAL_MODELS)
+def _model_continues_a_text(model: str, architecture: Mapping[str, Any]) -> str | None:
+    kind = not_causal(words_of(model, architecture) or {})
+    return None if kind is None else f"policy.model={model} is {kind}"
 
 
 @rule(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from rlrun.config.rules.rule import rule
+from rlrun.counted import counted
 
 
 @rule(
@@ -34,7 +35,10 @@ def _batch_divides(prompts: int, generations: int, update: int | None) -> str | 
     batch = prompts * generations
     if update is None or batch % update == 0:
         return None
-    size = f"{prompts} prompts x {generations} generations = {batch} trajectories per step"
+    size = (
+        f"{counted(prompts, 'prompt')} x {counted(generations, 'generation')} = "
+        f"{counted(batch, 'trajectory', 'trajectories')} per step"
+    )
     if update > batch:
         return f"{size} are fewer than policy.train_global_batch_size={update}"
     return (

@@ -41,7 +41,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-class GoldUnreadable(Exception):  # noqa: N818 - reported in the protocol, not a crash
+class GoldUnreadable(Exception):  # reported in the protocol, not a crash
     """The reference answer cannot be parsed, so nothing can be said about any answer to it."""
 
 
@@ -62,7 +62,7 @@ def _parsed(latex: str) -> Any:
     try:
         return _converted(parse(lex(latex)))
     except Unreadable:
-        pass
+        pass  # The other parser may take it.
     try:
         parsed = latex2sympy(_SHORT_FRACTION.sub(r"\\frac{\1}{\2}", latex))
         return parsed.doit() if isinstance(parsed, sympy.Basic | sympy.MatrixBase) else None

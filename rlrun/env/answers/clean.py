@@ -15,6 +15,7 @@ _UNICODE = {
     **dict.fromkeys("\u00a0\u2007\u2009\u202f\u200a\u2006", "\\,"),
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff\u00ad", ""),
     **dict.fromkeys("‘’ʹ′", "'"),
+    "″": "''",
     "×": " \\times ",
     "·": " \\cdot ",
     "⋅": " \\cdot ",
@@ -72,12 +73,12 @@ _NON_ASCII = re.compile(r"[^\x00-\x7f]")
 _DELIMITERS = re.compile(r"(?<!\\)\\[\[\]()]|(?<!\\)\$")
 _SIZES = re.compile(
     r"\\(?:left|right|middle|[bB]igg?[lrm]?|displaystyle|textstyle|scriptstyle|limits|nolimits|"
-    r"mathstrut|strut|hfill|noindent|centering|Large|large|LARGE|huge|Huge|small|tiny|scriptsize|footnotesize|normalsize|bf|rm|it|"
+    r"checkmark|blacksquare|therefore|mathstrut|strut|hfill|noindent|centering|Large|large|LARGE|huge|Huge|small|tiny|scriptsize|footnotesize|normalsize|bf|rm|it|"
     r"sf|tt|bfseries)(?![a-zA-Z])\s?"
 )
 _NULL_DELIMITER = re.compile(r"\\(?:left|right)\s*\.")
 _SPACES = re.compile(r"(?<!\\)\\(?:[,;:! >]|quad|qquad|thinspace|enspace|space|hspace\{[^{}]*\})|~")
-_GROUPED = re.compile(r"(?<=\d)(?:\\[,;:!> ]|,\\!|\\!,|\{,\}(?:\\!)?|~)+(?=\d{3}(?!\d))")
+_GROUPED = re.compile(r"(?<=\d)(?:\\[,;:!> ]|,\\!\s*|\\!,|\{,\}(?:\\!)?|~)+(?=\d{3}(?!\d))")
 _BRACED_COMMA = re.compile(r"(?<=\d)\{,\}(?=\d)")
 """Left over from grouping: not in front of three digits."""
 _SPELLING = {
@@ -113,7 +114,7 @@ _SPELLING = {
     "dotsc": "ldots",
 }
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
-_BOLD_REALS = re.compile(r"\\mathbf\s*\{\s*R\s*\}")
+_BOLD_SET = re.compile(r"\\mathbf\s*\{\s*([RZ])\s*\}")
 _BARE = {"lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "colon": ":"}
 _BARE |= dict.fromkeys(("vert", "lvert", "rvert", "mid"), "|")
 _BARE |= dict.fromkeys(("degree", "textdegree"), "^\\circ ")
@@ -132,6 +133,13 @@ _ORDINAL = re.compile(
     r"(?<=\d)(?:(?:st|nd|rd|th)|\s*\^\s*\{\s*(?:st|nd|rd|th)\s*\}|"
     rf"\s*(?:\^\s*)?(\{{\s*)?(?:{_TEXT}|\\textsuperscript\s*)\{{\s*(?:st|nd|rd|th)\s*\}}(?(1)\s*\}}))(?![A-Za-z])"
 )
+_PRIMES = re.compile(r"\s*\^\s*(?:\{\s*((?:\\prime\s*)+)\}|\\prime(?![a-zA-Z]))")
+_MINUTES = re.compile(
+    r"(\d+)\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ)\s*([0-5]?\d)\s*'"
+    r"(?:\s*([0-5]?\d(?:\.\d+)?)\s*(?:''|\"))?(?![\w'])"
+)
+"""Degrees with minutes and perhaps seconds of arc."""
+_NOT_EQUAL = re.compile(r"\\not\s*=")
 _UNIT_FRACTION = re.compile(
     rf"\\frac\s*\{{\s*{_TEXT}\{{([A-Za-z ]+)\}}\s*\}}\s*\{{\s*{_TEXT}\{{([A-Za-z ]+)\}}"
     r"(\s*\^\s*\{?\s*[23]\s*\}?)?\s*\}"
@@ -224,8 +232,10 @@ def clean(text: str) -> str:
         text = _BRACED_COMMA.sub(",", _GROUPED.sub("", text))
         text = _LABEL.sub("", _PHANTOM.sub("", _COLOUR.sub("", text)))
         text = _SIZES.sub("", text)
-        text = _BOLD_REALS.sub(r"\\mathbb{R}", _COMMAND.sub(_spell, text))
+        text = _BOLD_SET.sub(r"\\mathbb{\1}", _COMMAND.sub(_spell, text))
         text = _UNIT_FRACTION.sub(r"\\text{ \1/\2}\3", text)
+        text = _PRIMES.sub(lambda m: "'" * max((m.group(1) or "").count("p"), 1), text)
+        text = _NOT_EQUAL.sub(r"\\ne ", text)
     if "..." in text:
         text = text.replace("...", "\\ldots ")
     if "{,}" in text:
@@ -236,6 +246,7 @@ def clean(text: str) -> str:
     text = _BRACED_SIGN.sub(r"\1", text)
     text = _LETTER_DEGREE.sub(r"^\\circ ", text)
     text = _SPACES.sub(" ", text)
+    text = _MINUTES.sub(r"(\1+\2/60+0\3/3600)^\\circ ", text)
     text = _TIMES_POWER.sub(r" \\times ", text)
     text = _APOSTROPHES.sub(lambda match: match.group().replace("'", ""), text)
     return " ".join(_strip_decoration(_in_signs(text.strip())).split())

@@ -7,6 +7,7 @@ Arithmetic is the decider's: ``exact.ExactDecider`` in the calling process, whic
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 
 from rlrun.env.answers.clean import clean
@@ -134,14 +135,19 @@ def _same_option(gold: Answer, answer: Answer, decider: Decider) -> bool:
 # --- names and relations --------------------------------------------------------------------------
 
 
+_FUNCTIONS = re.compile(r"y (\w(?:\^-1)?\(x\))|(\w(?:\^-1)?\(x\)) y")
+"""Two names of a function of x: y and f(x)."""
+
+
 def _same_named(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(answer, Named) and not answer.name:
-        right = isinstance(answer.value, Scalar) and answer.node is not None
-        if not right or not decider.equal(answer.node, answer.value.node):  # type: ignore[arg-type, union-attr]
+        if not isinstance(answer.value, Scalar) or answer.node is None:
+            return False
+        if not decider.equal(answer.node, answer.value.node):
             return False
         return same(gold, answer.value, decider)
     if isinstance(gold, Named) and isinstance(answer, Named):
-        if gold.name == answer.name:
+        if gold.name == answer.name or _FUNCTIONS.fullmatch(f"{gold.name} {answer.name}"):
             return same(gold.value, answer.value, decider)
         return _same_relation(gold, answer, decider)
     if isinstance(gold, Relation) or isinstance(answer, Relation):
@@ -149,7 +155,9 @@ def _same_named(gold: Answer, answer: Answer, decider: Decider) -> bool:
     if isinstance(gold, Named):
         return gold.strict and same(gold.value, answer, decider)
     if isinstance(answer, Named):
-        return same(gold, answer.value, decider)
+        # "C = D" chooses neither of two options.
+        options = len(answer.name) == 1 and answer.name.isupper() and _letter(gold)
+        return not options and same(gold, answer.value, decider)
     return False
 
 
@@ -300,7 +308,15 @@ def _same_listing(gold: Answer, answer: Answer, decider: Decider) -> bool:
         return _covers(gold.items, answer.items, decider) and all(
             any(same(item, other, decider) for item in gold.items) for other in answer.items
         )
+    if _tells_apart(gold) != _tells_apart(answer):
+        return _pairwise(_in_order(gold), _in_order(answer), decider)
     return _same_multiset(gold.items, answer.items, decider)
+
+
+def _tells_apart(listing: Listing) -> bool:
+    """Whether every item has a name, as in "x = 1, y = 2", that is more than a subscript."""
+    names = [item.name.split("_")[0] for item in listing.items if isinstance(item, Named)]
+    return len(names) == len(listing.items) and len(set(names)) > 1
 
 
 def _brackets_agree(gold: Listing, answer: Listing) -> bool:

@@ -52,7 +52,7 @@ class NotReal(Exception):
     """The expression, or a part of it, is not a real number at this point."""
 
 
-class NoValue(Exception):  # noqa: N818 - a value, not a fault
+class NoValue(Exception):  # a value, not a fault
     """The expression is undefined or infinite at this point."""
 
 

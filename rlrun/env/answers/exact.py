@@ -27,7 +27,7 @@ _PLAIN_FRACTION = re.compile(r"(-?)(?:\\[dt]?frac\{(\d+)\}\{(\d+)\}|(\d+)/(\d+))
 _MAX_PLAIN = 400
 
 
-class Undefined(Exception):  # noqa: N818 - a value, not a fault: division by zero and the like
+class Undefined(Exception):  # a value, not a fault: division by zero and the like
     """An expression has no value; it equals nothing."""
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 r"""Which part of a response is its final answer.
 
-In this order: the last ``\boxed{...}`` after the reasoning block, the last ``\fbox{...}``, the last
+In this order: the last ``\boxed{...}`` after the reasoning block (with those that "and", "or" or a
+comma joins to it), the last ``\fbox{...}``, the last
 ``<answer>`` element, the last phrase such as "the answer is" or "####", and a last line that is
 nothing but a value. Numbers in prose are never an answer.
 """
@@ -33,11 +34,17 @@ _BOX = re.compile(r"\\boxed(?![a-zA-Z])\*?\s*")
 _FBOX = re.compile(r"\\fbox(?![a-zA-Z])\s*")
 _BARE_BOX = re.compile(r"[^\s$,;{}\\]+|\\[a-zA-Z]+(?:\{[^{}]*\})*")
 _PHRASE = re.compile(
-    r"\b(?:answer|result) ?(?:\*\*|__)? ?(?:is|=|:|(?:should|would|must|will) be) ?(?:\*\*|__)? ?:?"
+    r"(?:\b(?:answer|result|correct (?:option|choice))|答案) ?(?:\*\*|__)? ?"
+    r"(?:is|=|:|：|是|为|(?:should|would|must|will) be) ?(?:\*\*|__)? ?:?"
     r"(?: ?(?:therefore|thus|hence|then|simply|just|indeed)\b,?)?|"
     r"\bfinal answer ?(?:\*\*|__)? ?\n|####",
     re.IGNORECASE,
 )
+_AROUND = r"(?:\s|\$|\*\*|\\[()\[\]])*"
+_BETWEEN = re.compile(rf"{_AROUND}(?:[,;]|,?\s*(?:\\text\s*\{{\s*)?\b(?:and|or)\b\s*\}}?){_AROUND}")
+"""Between two boxes that are one answer."""
+_GAP = 40
+_MOST_BOXES = 20
 _QUOTED = (
     re.compile(r"\$\$(.+?)\$\$", re.DOTALL),
     re.compile(r"(?<!\\)\$(?!\s*\d[\d,.]*(?:\s|$))(.+?)(?<!\\)\$"),
@@ -50,7 +57,7 @@ _MORE = re.compile(r"\s*(?:[,;]|,?\s*(?:and|or))\s*(?:\$|\\\(|\*\*)")
 _OPEN_TAG = re.compile(r"<answer>", re.IGNORECASE)
 _CLOSE_TAG = re.compile(r"</answer>", re.IGNORECASE)
 _CLAUSE = re.compile(r",?\s+(?:because|since|as|which|so|when|where|after|for)\b")
-_SENTENCE = re.compile(r"[.!?](?=\s|$)")
+_SENTENCE = re.compile(r"[.!?](?=\s|$)|。")
 _PROSE = re.compile(r"[A-Za-z]{2,}\W*\s.*\w")
 _LINE = 300
 
@@ -64,9 +71,9 @@ def find_answer(response: str) -> Found:
     """The final answer of a response; never raises, linear in its length."""
     text = final_part(response)
     for pattern in (_BOX, _FBOX):
-        box = _last(pattern, text)
-        if box is not None:
-            return _boxed(text, box)
+        boxes = list(pattern.finditer(text))
+        if boxes:
+            return _boxed(text, boxes)
     close = _last(_CLOSE_TAG, text)
     opening = None if close is None else _last(_OPEN_TAG, text[: close.start()])
     if close is not None and opening is not None:
@@ -89,17 +96,43 @@ def _given(text: str) -> Found:
     return Found(text) if text else Found(None, "the final answer is empty")
 
 
-def _boxed(text: str, box: re.Match[str]) -> Found:
+def _boxed(text: str, boxes: list[re.Match[str]]) -> Found:
+    """The answer in the last box, in one around it, or in several that "and", "or" or a comma join.
+
+    Several answers in boxes of their own are no better than several in one box.
+    """
+    found, end = _box(text, boxes[-1])
+    if found.text is None:
+        return found
+    answers, start = {found.text: read(found.text)}, boxes[-1].start()
+    for box in boxes[-2 : -2 - _MOST_BOXES : -1]:
+        other, other_end = _box(text, box)
+        if other.text is None:
+            break
+        if other_end >= end:
+            answers, end = {other.text: read(other.text)}, other_end
+        elif start - other_end > _GAP or not _BETWEEN.fullmatch(text, other_end, start):
+            break
+        elif (value := read(other.text)) not in answers.values():
+            answers = {other.text: value, **answers}
+        start = box.start()
+    return Found(", ".join(answers))
+
+
+def _box(text: str, box: re.Match[str]) -> tuple[Found, int]:
+    """What is in a box, and where it ends."""
     start = box.end()
     if text[start : start + 1] != "{":
         bare = _BARE_BOX.match(text, start)
-        return Found(None, "the box is empty") if bare is None else Found(bare.group().rstrip("."))
+        if bare is None:
+            return Found(None, "the box is empty"), start
+        return Found(bare.group().rstrip(".")), bare.end()
     # An answer that is too long to be read need not be scanned to its end either.
     inside = text[start : start + 4 * MAX_CHARACTERS]
     end = group_end(inside, 0)
     if end < 0:
-        return Found(None, "the last box is not closed")
-    return _given(inside[1 : end - 1])
+        return Found(None, "the last box is not closed"), start
+    return _given(inside[1 : end - 1]), start + end
 
 
 def _after_phrase(rest: str) -> str:

@@ -246,8 +246,8 @@ class _Lexer:
                 return _repeating(digits, next(g for g in repeat.groups() if g))
             if ellipsis := _ELLIPSIS.match(self.text, self.at):
                 self.at = ellipsis.end()
-                same = re.search(r"(\d)\1\1$", digits)
-                return _repeating(digits, same.group(1)) if same else Fraction(digits)
+                same = re.search(r"(\d)\1\1$|(\d{2,12})\2$", digits)
+                return _repeating(digits, same[1] or same[2]) if same else Fraction(digits)
         value = Fraction(digits.rstrip("."))
         if exponent := _EXPONENT.match(self.text, self.at):
             power = int(exponent.group(1))

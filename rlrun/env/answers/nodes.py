@@ -50,7 +50,7 @@ class Unreadable(ValueError):
     """A text is not an expression that the parser knows."""
 
 
-class Undecided(Exception):  # noqa: N818 - not an error: the question goes on to the next method
+class Undecided(Exception):  # not an error: the question goes on to the next method
     """Exact rational arithmetic cannot settle a question; ask the symbolic worker."""
 
 

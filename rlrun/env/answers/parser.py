@@ -23,7 +23,7 @@ _UNIT_VECTORS = {"i": "i", "j": "j", "k": "k", "\\imath": "i", "\\jmath": "j"}
 _NEVER_SYMBOLS = frozenset(
     r"\pm \mp \times \cdot \int \iint \oint \sum \prod \lim \choose \over \begin \end \le \ge \ne "
     r"\cup \cap \in \notin \setminus \approx \sim \equiv \pmod \mod \bmod \to \infty \ldots \iff "
-    r"\Rightarrow \implies \mapsto \subset \subseteq \wedge \vee \neg \max \min \gcd".split()
+    r"\Rightarrow \implies \mapsto \subset \subseteq \wedge \vee \neg \not \max \min \gcd".split()
 )
 _ALIASES = {"asin": "arcsin", "acos": "arccos", "atan": "arctan"}
 _CONSTANTS = {"\\pi": Constant("pi"), "\\infty": Constant("oo")}

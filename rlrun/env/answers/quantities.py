@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Protocol
 
 from rlrun.env.answers.exact import Undefined, to_fraction
+from rlrun.env.answers.families import renamed, same_family
 from rlrun.env.answers.nodes import Constant, Node, Number, Operation, Symbol, Undecided, any_node
 from rlrun.env.answers.shapes import Named, Rounded, Scalar
 from rlrun.env.answers.units import Unit
@@ -42,6 +43,7 @@ def same_quantity(gold: Scalar, answer: Scalar, decider: Decider) -> bool:
         answer = Scalar(*answer.letter)
     elif answer.unit is not None and gold.unit is None and gold.letter is not None:
         gold = Scalar(*gold.letter)
+    answer = renamed(gold, answer)
     left, right = gold.unit, answer.unit
     if left is not None and right is not None:
         if {left.dimensions, right.dimensions} == {_DEGREES, _RADIANS}:
@@ -62,7 +64,7 @@ def same_quantity(gold: Scalar, answer: Scalar, decider: Decider) -> bool:
             return decider.equal(_in_radians(quantity), plain.node)
     if left is None and right is None and gold.letter is not None and answer.letter is not None:
         return same_quantity(Scalar(*gold.letter), Scalar(*answer.letter), decider)
-    return False
+    return same_family(gold, answer, decider)
 
 
 def is_near(rounded: Rounded, decider: Decider) -> bool:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from rlrun.env.answers.clean import clean
 from rlrun.env.answers.dates import day_of
 from rlrun.env.answers.exact import plain_number
+from rlrun.env.answers.families import with_integer
 from rlrun.env.answers.lexer import lex
 from rlrun.env.answers.nodes import Number, Unreadable
 from rlrun.env.answers.shapes import (
@@ -28,7 +29,7 @@ from rlrun.env.answers.shapes import (
     Unparsed,
 )
 from rlrun.env.answers.statements import read_tokens
-from rlrun.env.answers.wording import text_answer
+from rlrun.env.answers.wording import spoken, text_answer
 
 MAX_CHARACTERS = 2000
 """A longer final answer is not read."""
@@ -54,6 +55,22 @@ _CONGRUENCE = re.compile(
     r"(.+?)\s*(?:\\pmod\s*(?:\{\s*(\d{1,18})\s*\}|(\d{1,18}))|"
     r"\(\s*\\?b?mod\s*\{?\s*(\d{1,18})\s*\}?\s*\))"
 )
+_EXCEPT = re.compile(
+    r"(?:the set of )?all (?:real numbers?|reals|real values|real)(?: (?:of )?x)?,? "
+    r"(?:except|other than|excluding)(?: for| when)?\s*(?:x\s*(?:=|\\ne)\s*)?(.+)",
+    re.IGNORECASE,
+)
+_INTEGER = re.compile(
+    r"(?:(?:where|for|with) )?(?:(?:any|some|an) )?(?<![A-Za-z\\])"
+    r"(?:integer ([a-z])|([a-z])\s*(?:\\in\s*(?:\\mathbb\{Z\}|Z)|is (?:an|any) integer))\s*\)?$"
+)
+"""Behind a family of solutions: which letter is any integer."""
+_ANY = re.compile(
+    r"[\s,]*\(?\b(?:for (?:all|any|every|each|some)|where) "
+    r"(?:(?:real|positive|integers?|constants?|numbers?|reals|arbitrary|values? of) )*[a-z]"
+    r"(?:\s*\\in\s*\\mathbb\{R\}| is (?:an?|any) (?:real |arbitrary )?(?:constant|number))?\)?$"
+)
+"""Behind a formula: that a letter in it may be anything."""
 _OUTWARD = re.compile(r"([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])")
 _BASE = re.compile(
     r"\(?([0-9A-Z]+)\)?\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
@@ -126,6 +143,12 @@ def _whole_text(cleaned: str) -> Answer | None:
         modulus = int(next(group for group in congruence.groups()[1:] if group))
         readable = value is not None and not isinstance(value, Calculus | Unparsed | Text)
         return Congruence(value, modulus) if value is not None and readable and modulus else None
+    if (family := _family(flat)) is not None:
+        return family
+    if " and " in flat and (value := spoken(flat.lower())) is not None:
+        return Scalar(Number(value))
+    if excepted := _EXCEPT.fullmatch(flat):
+        return read(rf"\mathbb{{R}} \setminus \{{{excepted.group(1)}\}}")
     if (outward := _OUTWARD.fullmatch(cleaned)) and outward.group(1, 3) != ("[", "]"):
         # ]a, b[ is how an open interval is written where brackets turn outward.
         opening = {"]": "(", "[": "["}[outward.group(1)]
@@ -146,6 +169,19 @@ def _whole_text(cleaned: str) -> Answer | None:
             return None
         return Option(letter, read(content) or Text(""))
     return None
+
+
+def _family(flat: str) -> Answer | None:
+    """What stands before "k in Z" or "for all x", which is said once."""
+    stated, anything = _INTEGER.search(flat), _ANY.search(flat)
+    end = stated or anything
+    formula = "" if end is None else flat[: end.start()].rstrip(" ,;(")
+    if _INTEGER.search(formula) or _ANY.search(formula):
+        return None
+    answer = read(formula)
+    if stated is None or answer is None:
+        return answer
+    return with_integer(answer, stated.group(1) or stated.group(2))
 
 
 def _vector(cleaned: str) -> Answer | None:

@@ -16,6 +16,7 @@ from rlrun.env.answers.nodes import (
     Symbol,
     Undecided,
     Unreadable,
+    choose_sign,
     symbols,
 )
 from rlrun.env.answers.parser import parse
@@ -177,7 +178,8 @@ def _unequal(sides: list[list[Token]]) -> Answer:
     left, right = parse(sides[0]), parse(sides[1])
     for variable, value in ((left, right), (right, left)):
         if isinstance(variable, Symbol) and not symbols(value):
-            region = regions.without(regions.REALS, [value])
+            values = {choose_sign(value, upper): None for upper in (True, False)}
+            region = regions.without(regions.REALS, list(values))
             if region is not None:
                 return Region(region.pieces, variable.name)
     return Relation("!=", _minus(left, right))

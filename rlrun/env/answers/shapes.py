@@ -20,11 +20,13 @@ class Scalar:
         unit: Its unit.
         letter: A single letter right after a numeral, which reads as a symbol unless the other
             side has that unit ("5 m").
+        integer: A letter in it that is said to stand for any integer.
     """
 
     node: Node
     unit: Unit | None = None
     letter: tuple[Node, Unit] | None = None
+    integer: str = ""
 
 
 class Order(Enum):

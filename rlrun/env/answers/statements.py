@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import reduce
 
 from rlrun.env.answers import regions
+from rlrun.env.answers.cursor import Cursor
 from rlrun.env.answers.lexer import FUNCTIONS, Kind, Token, closing
 from rlrun.env.answers.measures import compound, single_letter_unit
 from rlrun.env.answers.nodes import (
@@ -28,11 +29,12 @@ from rlrun.env.answers.shapes import (
     Region,
     Scalar,
 )
-from rlrun.env.answers.units import Unit, in_figures, split_unit
+from rlrun.env.answers.units import Unit, in_figures, is_wordy, split_unit
 from rlrun.env.answers.wording import text_answer
 
 _MAX_ITEMS = 100
-_SEPARATORS = frozenset({",", ";", "and", "or", "\\wedge", "\\vee"})
+_LOGIC = frozenset({"\\wedge", "\\vee"})
+_SEPARATORS = frozenset({",", ";", "and", "or", "&"}) | _LOGIC
 _UNION = frozenset({"\\cup"})
 _POSITIVE = ("^+", "^{+}", "_+", "_{+}", "_{>0}")
 _ABOUT = frozenset({"about", "approximately", "approx", "around", "exactly"})
@@ -67,8 +69,12 @@ def read_tokens(tokens: list[Token]) -> Answer:
     parts, separators = split_top(tokens, _SEPARATORS)
     if len(parts) == 1:
         return _read_part(parts[0])
-    if set(separators) == {"and"} and (sum_of_units := compound(_without_and(tokens))) is not None:
-        return sum_of_units
+    if set(separators) <= {"and", ","}:
+        joined_up = [token for token in tokens if token.text not in ("and", ",")]
+        if (sum_of_units := compound(joined_up)) is not None:
+            return sum_of_units
+        if separators == ["and"] and _is_mixed(*parts):
+            return _read_part(joined_up)
     kept = [parts[0]]
     joined: list[str] = []
     for separator, part in zip(separators, parts[1:], strict=True):
@@ -87,8 +93,14 @@ def read_tokens(tokens: list[Token]) -> Answer:
     return _combined([_read_part(part) for part in kept], joined)
 
 
-def _without_and(tokens: list[Token]) -> list[Token]:
-    return [token for token in tokens if token.text != "and"]
+def _is_mixed(whole: list[Token], part: list[Token]) -> bool:
+    """Whether "2 and 3/4 hours" says one quantity; without a unit it may be two numbers."""
+    if len(whole) != 1 or whole[0].kind is not Kind.NUMBER:
+        return False
+    figures = Cursor(part)
+    proper = figures.fraction_part() is not None
+    unit = figures.peek()
+    return proper and unit is not None and is_wordy(unit)
 
 
 def _says_where(answer: Answer) -> bool:
@@ -105,6 +117,8 @@ def _combined(answers: list[Answer], separators: list[str]) -> Answer:
         answers, separators = [answers[i] for i in kept], [separators[i - 1] for i in kept[1:]]
     if len(answers) == 1:
         return answers[0]
+    if _LOGIC & set(separators) and not any(isinstance(a, Named | Region) for a in answers):
+        raise Unreadable("a formula of logic")
     if any(isinstance(answer, Region) for answer in answers) and set(separators) <= {"or", "\\vee"}:
         answers = [_point(answer) for answer in answers]
     found = [answer for answer in answers if isinstance(answer, Region) and answer.variable]
@@ -159,6 +173,9 @@ def _read_part(tokens: list[Token]) -> Answer:
         return read_relation(sides, signs, _read_part)
     if len(parts) > 1:
         return _union([_read_part(part) for part in parts])
+    whole, less = split_top(tokens, frozenset({"\\setminus"}))
+    if len(less) == 1:
+        return _without(as_region(_read_part(whole[0])), whole[1])
     terms, colons = split_top(tokens, frozenset({":"}))
     if len(colons) == 1 and terms[0] and _is_text(terms[0]):
         return Named("".join(token.text for token in terms[0]), None, _read_part(terms[1]), True)
@@ -250,18 +267,22 @@ def _reals(rest: list[Token]) -> Answer:
         return regions.REALS
     if "".join(token.text for token in rest) in _POSITIVE:
         return regions.POSITIVE
-    if rest[0].text in ("\\setminus", "-") and len(rest) > 1:
-        excluded = _read_part(rest[1:])
-        if isinstance(excluded, Listing) and excluded.order is Order.SET:
-            nodes = [item.node for item in excluded.items if isinstance(item, Scalar)]
-            region = regions.without(regions.REALS, nodes)
-            if len(nodes) == len(excluded.items) and region is not None:
-                return region
-        elif (hole := as_region(excluded)) is not None:
-            outside = regions.complement(hole)
-            if outside is not None:
-                return outside
-    raise Unreadable("an unknown set of real numbers")
+    return _without(regions.REALS if rest[0].text == "-" else None, rest[1:])
+
+
+def _without(region: Region | None, tokens: list[Token]) -> Region:
+    """The numbers of a set that are not in another one."""
+    rest = None
+    excluded = _read_part(tokens)
+    if region is not None and isinstance(excluded, Listing) and excluded.order is Order.SET:
+        nodes = [item.node for item in excluded.items if isinstance(item, Scalar)]
+        rest = regions.without(region, nodes) if len(nodes) == len(excluded.items) else None
+    elif region is not None and (hole := as_region(excluded)) is not None:
+        outside = regions.complement(hole)
+        rest = None if outside is None else regions.intersection(region, outside)
+    if rest is None:
+        raise Unreadable("an unknown set of real numbers")
+    return rest
 
 
 def _bracketed(opening: str, ending: str, inside: list[Token]) -> Answer:

@@ -71,13 +71,19 @@ _UNITS = {
 }
 _COMPOUND = {"mph": ("mi", "h"), "kph": ("km", "h"), "kmh": ("km", "h"), "fps": ("ft", "s")}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cubed": 3}
+_NO_UNITS = frozenset("plus minus over point factorial below not wrong squared cubed".split())
+"""Words that change what a numeral before them says."""
 FIGURES = ("\\angle", "\\triangle")
 """Behind these stand names of points, not units."""
 _FRONT = frozenset("$ € £ ¥ ₹ Rs USD EUR GBP INR".split())
 _CURRENCY = frozenset("dollar euro pound yen rupee".split())
 POWERS_OF_TEN = {"ten": 1, "hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 """Exponents of the words that multiply a numeral."""
+DENOMINATORS = {"third": 3, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8}
+DENOMINATORS |= {"ninth": 9, "halve": 2}
+"""Singular of the words that divide a numeral; quarters may be coins or hours."""
 _MAGNITUDES = {name + "th": Fraction(1, 10**power) for name, power in POWERS_OF_TEN.items()}
+_MAGNITUDES |= {f"{name}s": Fraction(1, part) for name, part in DENOMINATORS.items()}
 _MAGNITUDES |= {name: Fraction(10**power) for name, power in POWERS_OF_TEN.items() if power > 1}
 
 
@@ -166,6 +172,8 @@ def split_unit(tokens: list[Token]) -> tuple[list[Token], Unit | None, bool]:
     if not front and not tail:
         return tokens, None, False
     unit = _meaning(tail)
+    if unit is None and any(token.text.lower() in _NO_UNITS for token in tail):
+        return tokens, None, False
     if front:
         unit = unit if unit is not None and _is_currency(unit) else _single(front[0])
     return number, unit, True
