@@ -265,17 +265,17 @@ class _Run:
             parts = wiring.parts(self.console, self.stop)
             trainer = Trainer(parts, self.step)
             self.console.watch(parts.rollouts.activity)
-            self._introduce(self.inputs)
+            self._introduce()
             try:
                 self.ended = await trainer.run()
             finally:
                 self.step = trainer.step
             self._conclude()
 
-    def _introduce(self, inputs: Inputs) -> None:
+    def _introduce(self) -> None:
         """Says in words what will happen."""
         grpo = self.config.grpo
-        self.console.say(plan_in_words(self.config, inputs.stream))
+        self.console.say(plan_in_words(self.config, self.inputs.stream))
         self.console.say([f"run directory: {self.run_dir.root}"])
         if self.step:
             rest = "going on" if self.step != grpo.max_num_steps else "nothing is left to do"

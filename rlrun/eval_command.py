@@ -28,7 +28,7 @@ from rlrun.interfaces import Generator
 from rlrun.learner.model import saved_tensors
 from rlrun.machine import cores_to_take, device_of, set_up_torch
 from rlrun.open_files import raise_limit
-from rlrun.prompts import ValidationPrompts, validation_prompts
+from rlrun.prompts import ValidationPrompts
 from rlrun.records import validation_line, write_lines
 from rlrun.refit.probe import Probe
 from rlrun.renderer import Renderer
@@ -79,7 +79,7 @@ def evaluate(
     prepared = read_rows(config, renderer, longest_prompt(config), training=False)
     for notice in prepared.notices:
         console.notice(notice)
-    prompts = validation_prompts(prepared.rows, renderer.prompt_ids, config.grpo.max_val_samples)
+    prompts = ValidationPrompts(prepared.rows, renderer.prompt_ids, config.grpo.max_val_samples)
     console.say(
         [f"evaluating {name} on {counted(len(prompts), 'prompt')} x {counted(count, 'sample')}"]
     )

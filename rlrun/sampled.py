@@ -38,7 +38,7 @@ class SampledTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Sampled:
+class SampledEpisode:
     """What an episode got from the policy.
 
     Attributes:
@@ -109,15 +109,15 @@ class SampledLog:
         finally:
             episode.running.discard(task)
 
-    async def end(self, seed: int) -> Sampled:
+    async def end(self, seed: int) -> SampledEpisode:
         """What was sampled with this seed; calls off what still is, and forgets the seed."""
         episode = self._episodes.pop(seed, None)
         if episode is None:
-            return Sampled()
+            return SampledEpisode()
         episode.over = True
         running = set(episode.running)
         for task in running:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=END_S)
-        return Sampled(tuple(episode.turns), episode.unfinished)
+        return SampledEpisode(tuple(episode.turns), episode.unfinished)

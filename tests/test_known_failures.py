@@ -111,7 +111,7 @@ def test_results_of_calls_that_were_made_together_stay_one_message() -> None:
     results = [{"role": "tool", "content": content} for content in ("82", "7")]
     answer = {"role": "assistant", "content": "look"}
     whole = renderer.prompt_ids([QUESTION, answer, *results])
-    appended = renderer.turn_ids(renderer.prompt_ids([QUESTION]), renderer.eos_ids, results)
+    appended = renderer.turn_ids((*renderer.prompt_ids([QUESTION]), *renderer.eos_ids), results)
     assert whole[-len(appended) :] == appended
     assert renderer.decode(appended, skip_special=False) == (
         f"\n<|im_start|>user\n<result>82</result>\n<result>7</result>{END}\n<|im_start|>assistant\n"
@@ -138,7 +138,7 @@ def test_the_date_of_a_later_turn_is_that_of_the_first() -> None:
     renderer = with_template(DATED)
     renderer.check_turns()
     context = renderer.prompt_ids([QUESTION])
-    appended = renderer.turn_ids(context, renderer.eos_ids, [QUESTION])
+    appended = renderer.turn_ids((*context, *renderer.eos_ids), [QUESTION])
     assert "Today" not in renderer.decode(appended)
 
 
@@ -150,7 +150,7 @@ def test_special_tokens_that_the_policy_samples_stay_in_its_context(token: str) 
     prompt = renderer.prompt_ids([QUESTION])
     sampled = (special, *renderer.tokenizer("82", add_special_tokens=False)["input_ids"])
     answer = (*sampled, *renderer.eos_ids)
-    context = prompt + answer + renderer.turn_ids(prompt, answer, [QUESTION])
+    context = prompt + answer + renderer.turn_ids(prompt + answer, [QUESTION])
     assert context[len(prompt) : len(prompt) + len(answer)] == answer
     assert renderer.decode(answer) == "82"
 

@@ -11,7 +11,7 @@ import pytest
 
 from rlrun.abandoned import Abandoned, tokens_in, tokens_of
 from rlrun.errors import GenerationError
-from rlrun.sampled import EpisodeOver, Sampled, SampledLog
+from rlrun.sampled import EpisodeOver, SampledEpisode, SampledLog
 from rlrun.types import Completion, StopReason, VersionSpan
 
 PROMPT = (5, 6)
@@ -59,11 +59,11 @@ def test_only_awaited_seeds_are_kept() -> None:
         await log.watch(1, PROMPT, engine.sample(3))
         log.expect(2)
         await log.watch(2, PROMPT, engine.sample(4, choices=2))
-        assert await log.end(1) == Sampled()
+        assert await log.end(1) == SampledEpisode()
         ended = await log.end(2)
         assert [turn.prompt for turn in ended.turns] == [PROMPT] * 2
         assert (ended.unfinished, ended.tokens) == (0, 8)
-        assert await log.end(2) == Sampled()
+        assert await log.end(2) == SampledEpisode()
 
     run(work)
 
@@ -73,7 +73,7 @@ def test_the_end_of_an_episode_calls_off_and_counts_what_is_being_sampled() -> N
         log.expect(SEED)
         task = await begun(asyncio.create_task(log.watch(SEED, PROMPT, engine.sample(9))))
         ended = await log.end(SEED)
-        assert ended == Sampled((), 8) and ended.tokens == 8
+        assert ended == SampledEpisode((), 8) and ended.tokens == 8
         with pytest.raises(EpisodeOver):
             await task
 
@@ -115,7 +115,7 @@ def test_an_engine_that_fails_is_no_sampled_token() -> None:
         log.expect(SEED)
         with pytest.raises(GenerationError):
             await log.watch(SEED, PROMPT, fails())
-        assert await log.end(SEED) == Sampled()
+        assert await log.end(SEED) == SampledEpisode()
 
     run(work)
 

@@ -30,7 +30,7 @@ from rlrun.interfaces import (
     PolicyAddress,
 )
 from rlrun.json_line import finite
-from rlrun.sampled import Sampled, SampledLog
+from rlrun.sampled import SampledEpisode, SampledLog
 from rlrun.types import (
     EnvStep,
     Failure,
@@ -94,7 +94,7 @@ class GymEnvironment(AgentEnvironment):
         row = request_row(order, name)
         self._sampled.expect(order.seed)
         started = time.monotonic()
-        sampled = Sampled()
+        sampled = SampledEpisode()
         try:
             try:
                 async with self._slots:
@@ -118,7 +118,7 @@ class GymEnvironment(AgentEnvironment):
         return _trajectory(order, name, sampled, result)
 
     def _failed(
-        self, order: EpisodeOrder, name: str, failure: Failure, sampled: Sampled
+        self, order: EpisodeOrder, name: str, failure: Failure, sampled: SampledEpisode
     ) -> Trajectory:
         """A trajectory without a reward, with what was sampled for it.
 
@@ -256,7 +256,7 @@ def _check_length(result: Result, order: EpisodeOrder) -> None:
 def _trajectory(
     order: EpisodeOrder,
     agent: str,
-    sampled: Sampled,
+    sampled: SampledEpisode,
     result: Result | None = None,
     failure: Failure | None = None,
 ) -> Trajectory:
