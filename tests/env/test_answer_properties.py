@@ -132,6 +132,18 @@ def test_products_of_roots(a, b):
     assert same_text(f"\\frac{{1}}{{\\sqrt{{{a}}}}}", f"\\frac{{\\sqrt{{{a}}}}}{{{a}}}", decider)
 
 
+@settings(max_examples=30)
+@given(st.integers(-9, 9), st.integers(1, 9), st.integers(-3, 3), st.sampled_from([-1, 1]))
+def test_a_family_of_solutions_has_no_first_member(start, step, shift, way):
+    gold = f"{start} + {step}k, k \\in \\mathbb{{Z}}"
+    other = f"{start + shift * step} + {way * step}n, n \\in \\mathbb{{Z}}"
+    assert same_text(gold, other, NumericDecider())
+    assert not same_text(gold, f"{start} + {step + 1}n", NumericDecider())
+    unsaid = gold.partition(",")[0]
+    same = same_text(unsaid, other.replace("n", "k"), NumericDecider())
+    assert same == (shift == 0 and way == 1)
+
+
 def test_nearly_equal_constants_are_unequal():
     decider = NumericDecider()
     assert not same_text("262537412640768744", "e^{\\pi\\sqrt{163}}", decider)
@@ -236,6 +248,12 @@ def test_verifier_answers_for_any_text(verifier, gold, answer):
         "P(" * 300 + "1,2" + ")" * 300,
         "1 h " * 400,
         "9^{9^{9}}x < 1",
+        "k∈Z " * 499,
+        "for all x " * 199,
+        "k^{k^{k}}\\pi, k \\in \\mathbb{Z}",
+        "all real numbers except 1," + "2," * 900 + "3",
+        "x \\ne 2" + " and a half" * 180,
+        "0." + "123" * 600 + "4...",
     ],
 )
 @pytest.mark.parametrize("gold", ["5", "\\sqrt{2}", "x^2 + 1"])

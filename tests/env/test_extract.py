@@ -118,3 +118,11 @@ def test_time_is_linear_in_the_length(response):
     start = time.process_time()
     find_answer(response)
     assert time.process_time() - start < 2.0
+
+
+def test_boxes_that_a_word_or_comma_joins_are_one_answer():
+    assert find_answer(r"\boxed{2}, \boxed{3} and \boxed{5}.").text == "2, 3, 5"
+    assert find_answer(r"\boxed{2}, so \boxed{3}").text == "3"
+    assert find_answer(r"\boxed{2}, \boxed{2}").text == "2"
+    assert find_answer(r"\boxed{4, \boxed{5}} \boxed{6}").text == "6"
+    assert find_answer(r"\boxed{4, \boxed{5}}").text == r"4, \boxed{5}"

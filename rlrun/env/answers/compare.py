@@ -230,7 +230,7 @@ def _same_matrix(gold: Answer, answer: Answer, decider: Decider) -> bool:
     entries = tuple(cell for row in matrix.rows for cell in row)
     if len(entries) == 1:
         return same(*((entries[0], answer) if matrix is gold else (gold, entries[0])), decider)
-    if not isinstance(vector, Listing) or vector.order is not Order.TUPLE:
+    if not isinstance(vector, Listing) or vector.brackets not in (*_SQUARE, "<>"):
         return False
     if 1 not in (len(matrix.rows), len(matrix.rows[0])) or len(entries) != len(vector.items):
         return False
@@ -301,7 +301,7 @@ def _same_listing(gold: Answer, answer: Answer, decider: Decider) -> bool:
             return len(gold.items) == 1 and same(gold.items[0], answer, decider)
         return len(answer.items) == 1 and same(gold, answer.items[0], decider)
     if Order.TUPLE in orders:
-        if not _brackets_agree(gold, answer):
+        if gold.alternatives or answer.alternatives or not _brackets_agree(gold, answer):
             return False
         return _pairwise(_in_order(gold), _in_order(answer), decider)
     if Order.SET in orders:
@@ -309,6 +309,8 @@ def _same_listing(gold: Answer, answer: Answer, decider: Decider) -> bool:
             any(same(item, other, decider) for item in gold.items) for other in answer.items
         )
     if _tells_apart(gold) != _tells_apart(answer):
+        if gold.alternatives or answer.alternatives:
+            return False
         return _pairwise(_in_order(gold), _in_order(answer), decider)
     return _same_multiset(gold.items, answer.items, decider)
 

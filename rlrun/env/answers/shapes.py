@@ -48,11 +48,13 @@ class Listing:
         order: How they count.
         items: The answers.
         brackets: The opening and closing bracket of a tuple, as "()" or "[)".
+        alternatives: The items are values of one thing ("1 or 2", "x = 1, 2"), not parts of one.
     """
 
     order: Order
     items: tuple[Answer, ...]
     brackets: str = ""
+    alternatives: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from rlrun.env.answers.wording import text_answer
 _MAX_ITEMS = 100
 _LOGIC = frozenset({"\\wedge", "\\vee"})
 _SEPARATORS = frozenset({",", ";", "and", "or", "&"}) | _LOGIC
+_EITHER = frozenset({"or", "\\vee"})
 _UNION = frozenset({"\\cup"})
 _POSITIVE = ("^+", "^{+}", "_+", "_{+}", "_{>0}")
 _ABOUT = frozenset({"about", "approximately", "approx", "around", "exactly"})
@@ -119,19 +120,20 @@ def _combined(answers: list[Answer], separators: list[str]) -> Answer:
         return answers[0]
     if _LOGIC & set(separators) and not any(isinstance(a, Named | Region) for a in answers):
         raise Unreadable("a formula of logic")
-    if any(isinstance(answer, Region) for answer in answers) and set(separators) <= {"or", "\\vee"}:
+    if any(isinstance(answer, Region) for answer in answers) and set(separators) <= _EITHER:
         answers = [_point(answer) for answer in answers]
     found = [answer for answer in answers if isinstance(answer, Region) and answer.variable]
     if len(found) == len(answers) and len({region.variable for region in found}) == 1:
         return _combined_regions(found, separators)
+    either = not _EITHER.isdisjoint(separators)
     first = answers[0]
     named = [answer for answer in answers if isinstance(answer, Named)]
     if isinstance(first, Named) and (
         len(named) == 1 or (len(named) == len(answers) and len({n.name for n in named}) == 1)
     ):
         values = [a.value if isinstance(a, Named) else a for a in answers]
-        return replace(first, value=_list(values))
-    return _list(answers)
+        return replace(first, value=_list(values, either or isinstance(first.node, Symbol)))
+    return _list(answers, either)
 
 
 def _point(answer: Answer) -> Answer:
@@ -142,7 +144,7 @@ def _point(answer: Answer) -> Answer:
     return answer
 
 
-def _list(answers: list[Answer]) -> Listing:
+def _list(answers: list[Answer], alternatives: bool = False) -> Listing:
     """One list of the answers; alternatives from a plus-minus sign are items of their own."""
     items: list[Answer] = []
     for answer in answers:
@@ -150,14 +152,14 @@ def _list(answers: list[Answer]) -> Listing:
             items += answer.items
         else:
             items.append(answer)
-    return Listing(Order.LIST, tuple(items))
+    return Listing(Order.LIST, tuple(items), alternatives=alternatives)
 
 
 def _combined_regions(found: list[Region], separators: list[str]) -> Answer:
     result = found[0]
     for separator, region in zip(separators, found[1:], strict=True):
         both = None
-        if separator not in ("or", "\\vee"):
+        if separator not in _EITHER:
             both = regions.intersection(result, region) or regions.opposite(result, region)
         # "x < -2 and x > 2" can only mean both parts of the solution.
         result = both if both is not None and both.pieces else regions.union(result, region)
@@ -335,7 +337,8 @@ def _quantity(tokens: list[Token]) -> Answer:
     letter = None if taken else single_letter_unit(tokens)
     if has_sign_choice(node):
         choices = (choose_sign(node, True), choose_sign(node, False))
-        return Listing(Order.LIST, tuple(Scalar(choice, unit) for choice in choices))
+        values = tuple(Scalar(choice, unit) for choice in choices)
+        return Listing(Order.LIST, values, alternatives=True)
     return Scalar(node, unit, letter)
 
 
