@@ -156,7 +156,7 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It could not be opened.
         """
-        with _inner("open", "cannot be opened"):
+        with _user_call("open", "cannot be opened"):
             await self._inner.open(policy)
 
     def state(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It is nothing that JSON has.
         """
-        with _inner("state", "has no state that a checkpoint can keep"):
+        with _user_call("state", "has no state that a checkpoint can keep"):
             kept: dict[str, Any] = json.loads(json.dumps({**self._inner.state()}, allow_nan=False))
         return kept
 
@@ -175,7 +175,7 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It is not taken.
         """
-        with _inner("restore", "does not take the state of the checkpoint"):
+        with _user_call("restore", "does not take the state of the checkpoint"):
             self._inner.restore(state)
 
     async def step(self, episode: Episode) -> EnvStep:
@@ -198,12 +198,12 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It could not be closed.
         """
-        with _inner("close", "cannot be closed"):
+        with _user_call("close", "cannot be closed"):
             await self._inner.close()
 
 
 @contextmanager
-def _inner(method: str, what: str) -> Iterator[None]:
+def _user_call(method: str, what: str) -> Iterator[None]:
     """Around a call of a user's environment that must not fail.
 
     Raises:
