@@ -91,6 +91,13 @@ def test_a_step_without_the_metric_ranks_last_and_does_not_switch_it_off(tmp_pat
     assert saved_steps(tmp_path) == [4, 8]
 
 
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_metric_that_is_not_finite_is_never_the_best(tmp_path: Path, higher: bool) -> None:
+    store = CheckpointStore(tmp_path, keeping(1, higher=higher))
+    save_all(store, {2: math.nan, 4: 0.5, 6: math.inf, 8: -math.inf, 10: math.nan})
+    assert saved_steps(tmp_path) == [4, 10]
+
+
 def test_the_latest_is_kept_though_it_is_not_the_best(tmp_path: Path) -> None:
     save_all(CheckpointStore(tmp_path, keeping(1)), {2: 0.9, 4: 0.5})
     assert saved_steps(tmp_path) == [2, 4]

@@ -160,7 +160,7 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It could not be opened.
         """
-        with _inner("open", "cannot be opened"):
+        with _user_call("open", "cannot be opened"):
             await self._loop.run(lambda: self._inner.open(policy))
 
     def state(self) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It is nothing that JSON has.
         """
-        with _inner("state", "has no state that a checkpoint can keep"):
+        with _user_call("state", "has no state that a checkpoint can keep"):
             state = self._loop.run_blocking(self._inner.state, self._timeout_s)
             kept: dict[str, Any] = json.loads(json.dumps({**state}, allow_nan=False))
         return kept
@@ -180,7 +180,7 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It is not taken.
         """
-        with _inner("restore", "does not take the state of the checkpoint"):
+        with _user_call("restore", "does not take the state of the checkpoint"):
             self._loop.run_blocking(lambda: self._inner.restore(state), self._timeout_s)
 
     async def step(self, episode: Episode) -> EnvStep:
@@ -206,14 +206,14 @@ class UserEnvironment(Environment):
             EnvironmentDown: It could not be closed.
         """
         try:
-            with _inner("close", "cannot be closed"):
+            with _user_call("close", "cannot be closed"):
                 await self._loop.run(self._inner.close)
         finally:
             self._loop.close()
 
 
 @contextmanager
-def _inner(method: str, what: str) -> Iterator[None]:
+def _user_call(method: str, what: str) -> Iterator[None]:
     """Around a call of a user's environment that must not fail.
 
     Raises:
