@@ -31,7 +31,8 @@ def _model_is_no_choice(model: str) -> str | None:
 @rule("policy.model", "policy.architecture", remedy=CAUSAL_MODELS)
 def _model_continues_a_text(model: str, architecture: Mapping[str, Any]) -> str | None:
     kind = not_causal(words_of(model, architecture) or {})
-    return None if kind is None else f"policy.model={model} is {kind}"
+    said = "by policy.architecture " if architecture else ""
+    return None if kind is None else f"{said}policy.model={model} is {kind}"
 
 
 @rule(
