@@ -115,12 +115,11 @@ class Renderer:
             special: self._characters(special, specials[special])
             for special in sorted(specials, key=len, reverse=True)
         }
+        added = tokenizer.added_tokens_decoder.items()
+        special = {token_id for token_id, token in added if token.special}
+        tags = {token_id for token_id, token in added if token.content in TAGS}
         # A token that ends a turn need not be a special one.
-        self._unsaid = list(self.eos_ids) + [
-            token_id
-            for token_id, token in tokenizer.added_tokens_decoder.items()
-            if token.special and token.content not in TAGS
-        ]
+        self._unsaid = sorted(({*special, *tokenizer.all_special_ids} - tags).union(self.eos_ids))
         self._token_bytes: tuple[TokenBytes, TokenBytes] | None = None
         """Of all tokens, and of those that are said; None if bytes do not make up the text."""
         if is_byte_level(tokenizer):
