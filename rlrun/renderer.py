@@ -43,9 +43,6 @@ THOUGHT = "rlrun-probe-thought"
 ASKED_AGAIN = "rlrun-probe-question-again"
 PROBE = ({"role": "user", "content": ASKED}, {"role": "assistant", "content": ANSWERED})
 
-TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-"""Of reasoning and of calls: part of what the policy says, also where they are special tokens."""
-
 DAY = datetime(2024, 7, 26)
 """What templates that ask for the date are told: tomorrow, or when it is resumed, a run must render
 what it renders today. The day is the one that Llama's templates name where nobody tells them."""
@@ -103,16 +100,10 @@ class Renderer:
         pad_id = tokenizer.pad_token_id
         self.pad_id: int = self.eos_ids[0] if pad_id is None else pad_id
         self._specials = SpecialTokens(tokenizer, self.eos_ids)
-        # A token that ends a turn need not be a special one.
-        self._unsaid = list(self.eos_ids) + [
-            token_id
-            for token_id, token in tokenizer.added_tokens_decoder.items()
-            if token.special and token.content not in TAGS
-        ]
         self._token_bytes: tuple[TokenBytes, TokenBytes] | None = None
         """Of all tokens, and of those that are said; None if bytes do not make up the text."""
         if is_byte_level(tokenizer):
-            said = TokenBytes(tokenizer, silent=self._unsaid)
+            said = TokenBytes(tokenizer, silent=self._specials.unsaid)
             self._token_bytes = TokenBytes(tokenizer), said
 
     @classmethod
@@ -195,13 +186,13 @@ class Renderer:
         ]
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
-        """Text of token ids, with or without special tokens (but for TAGS) and ends of turns."""
+        """Text of token ids, with or without those that are not said (see SpecialTokens)."""
         if self._token_bytes is not None:
             return self._token_bytes[skip_special].text(ids)
         # As an array, since the elements of a list are looked at one by one.
         array = np.asarray(ids, np.int64)
         if skip_special:
-            array = array[~np.isin(array, self._unsaid)]
+            array = array[~np.isin(array, self._specials.unsaid)]
         text = self.tokenizer.decode(
             array, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )

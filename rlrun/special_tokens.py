@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 STAND_INS = range(0x100000, 0x10FFFE)
 """The last private-use plane: code points that no template and hardly a text gives a meaning."""
 
+TAGS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
+"""Of reasoning and of calls: part of what the policy says, also where they are special tokens."""
+
 
 class SpecialTokens:
     """The special tokens of a tokenizer, and how their texts are encoded as mere text.
@@ -29,6 +32,8 @@ class SpecialTokens:
     Attributes:
         spelled: By the text of a special token, the token ids of its characters; longest first,
             as one special token may contain another.
+        unsaid: Token ids that are no part of what the policy says: special tokens but for TAGS, and
+            ends of turns.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, eos_ids: Collection[int]) -> None:
@@ -41,6 +46,11 @@ class SpecialTokens:
             special: _characters(tokenizer, special, specials[special])
             for special in sorted(specials, key=len, reverse=True)
         }
+        added = tokenizer.added_tokens_decoder.items()
+        special_ids = {token_id for token_id, token in added if token.special}
+        tag_ids = {token_id for token_id, token in added if token.content in TAGS}
+        unsaid = {*special_ids, *tokenizer.all_special_ids} - tag_ids
+        self.unsaid: list[int] = sorted(unsaid.union(eos_ids))
 
     def stand_ins(self, text: str) -> dict[str, str]:
         """A character that is not in the text for each special token that it spells."""
