@@ -346,6 +346,9 @@ def _covers(gold: tuple[Answer, ...], answer: tuple[Answer, ...], decider: Decid
 def _same_multiset(gold: tuple[Answer, ...], answer: tuple[Answer, ...], decider: Decider) -> bool:
     if len(gold) != len(answer):
         return False
+    if (things := _counted(gold)) and things == _counted(answer):
+        by_thing = (sorted(items, key=lambda item: _counted((item,))) for items in (gold, answer))
+        return all(same(left, right, decider) for left, right in zip(*by_thing, strict=True))
     unmatched = list(answer)
     for item in gold:
         partner = next((other for other in unmatched if same(item, other, decider)), None)
@@ -353,3 +356,9 @@ def _same_multiset(gold: tuple[Answer, ...], answer: tuple[Answer, ...], decider
             return False
         unmatched.remove(partner)
     return True
+
+
+def _counted(items: tuple[Answer, ...]) -> list[str]:
+    """What each item counts, in order of the alphabet; nothing if two count the same."""
+    things = {item.counted for item in items if isinstance(item, Scalar)}
+    return sorted(things) if len(things) == len(items) else []

@@ -2,9 +2,9 @@
 r"""Which part of a response is its final answer.
 
 In this order: the last ``\boxed{...}`` after the reasoning block (with those that "and", "or" or a
-comma joins to it), the last ``\fbox{...}``, the last
-``<answer>`` element, the last phrase such as "the answer is" or "####", and a last line that is
-nothing but a value. Numbers in prose are never an answer.
+comma joins to it), the last ``\fbox{...}``, the last ``<answer>`` element, the last phrase such as
+"the answer is" or "####", and a last line that is nothing but a value. Numbers in prose are never
+an answer.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _boxed(text: str, boxes: list[re.Match[str]]) -> Found:
     Several answers in boxes of their own are no better than several in one box.
     """
     found, end = _box(text, boxes[-1])
-    if found.text is None:
+    if found.text is None or len(boxes) == 1:
         return found
     answers, start = {found.text: read(found.text)}, boxes[-1].start()
     for box in boxes[-2 : -2 - _MOST_BOXES : -1]:

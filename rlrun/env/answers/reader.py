@@ -66,7 +66,7 @@ _INTEGER = re.compile(
 )
 """Behind a family of solutions: which letter is any integer."""
 _ANY = re.compile(
-    r"[\s,]*\(?\b(?:for (?:all|any|every|each|some)|where) "
+    r"[\s,]*\(?(?:\b(?:for (?:all|any|every|each|some)|where) |\\forall\s*)"
     r"(?:(?:real|positive|integers?|constants?|numbers?|reals|arbitrary|values? of) )*[a-z]"
     r"(?:\s*\\in\s*\\mathbb\{R\}| is (?:an?|any) (?:real |arbitrary )?(?:constant|number))?\)?$"
 )
@@ -145,8 +145,8 @@ def _whole_text(cleaned: str) -> Answer | None:
         return Congruence(value, modulus) if value is not None and readable and modulus else None
     if (family := _family(flat)) is not None:
         return family
-    if " and " in flat and (number := spoken(flat.lower())) is not None:
-        return Scalar(Number(number))
+    if " and " in flat and (said := spoken(flat.lower())) is not None:
+        return Scalar(Number(said))
     if excepted := _EXCEPT.fullmatch(flat):
         return read(rf"\mathbb{{R}} \setminus \{{{excepted.group(1)}\}}")
     if (outward := _OUTWARD.fullmatch(cleaned)) and outward.group(1, 3) != ("[", "]"):

@@ -21,12 +21,14 @@ class Scalar:
         letter: A single letter right after a numeral, which reads as a symbol unless the other
             side has that unit ("5 m").
         integer: A letter in it that is said to stand for any integer.
+        counted: The words behind it that the table of units does not know ("apples").
     """
 
     node: Node
     unit: Unit | None = None
     letter: tuple[Node, Unit] | None = None
     integer: str = ""
+    counted: str = ""
 
 
 class Order(Enum):

@@ -339,7 +339,8 @@ def _quantity(tokens: list[Token]) -> Answer:
         choices = (choose_sign(node, True), choose_sign(node, False))
         values = tuple(Scalar(choice, unit) for choice in choices)
         return Listing(Order.LIST, values, alternatives=True)
-    return Scalar(node, unit, letter)
+    rest = tokens[len(body) :] if taken and unit is None else []
+    return Scalar(node, unit, letter, counted=" ".join(token.text.lower() for token in rest))
 
 
 def _with_unit(answer: Answer, unit: Unit | None) -> Answer:

@@ -59,7 +59,17 @@ _TABLE: dict[str, tuple[tuple[str, str], ...]] = {
     "voltage": (("1", "V volt"),),
     "current": (("1", "A amp ampere"),),
     "force": (("1", "N newton"),),
-    "energy": (("1", "J joule"), ("1000", "kJ kilojoule")),
+    "energy": (
+        ("1.602176634e-19", "eV"),
+        ("1", "J joule"),
+        ("4.184", "cal calorie"),
+        ("1000", "kJ kilojoule"),
+        ("4184", "kcal"),
+    ),
+    "pressure": (("1", "Pa pascal"), ("1000", "kPa"), ("101325", "atm")),
+    "charge": (("1", "C coulomb"),),
+    "temperature": (("1", "K kelvin"),),
+    "substance": (("1", "mol mole"),),
     "power": (("1", "W watt"), ("1000", "kW kilowatt")),
     "frequency": (("1", "Hz hertz"),),
 }
