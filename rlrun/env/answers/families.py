@@ -83,12 +83,13 @@ def same_family(gold: Scalar, answer: Scalar, decider: Decider) -> bool:
         return False
     start, step = _progression(gold.node, letter)
     other, other_step = _progression(answer.node, letter)
-    for node, first, by in ((gold.node, start, step), (answer.node, other, other_step)):
-        if not decider.equal(node, _member(first, by, Symbol(letter))):
-            return False
-    same_step = decider.equal(step, other_step) or decider.equal(step, _negative(other_step))
-    return same_step and any(
-        decider.equal(_member(start, step, number(shift)), other) for shift in _SHIFTS
+    if not decider.equal(step, other_step) and not decider.equal(step, _negative(other_step)):
+        return False
+    if not any(decider.equal(_member(start, step, number(n)), other) for n in _SHIFTS):
+        return False
+    return all(
+        decider.equal(node, _member(first, by, Symbol(letter)))
+        for node, first, by in ((gold.node, start, step), (answer.node, other, other_step))
     )
 
 
