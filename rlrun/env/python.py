@@ -197,7 +197,10 @@ class UserEnvironment(Environment):
                 text += blocking(await self._loop.blocked_at())
                 return _failure(FailureKind.TIMEOUT, text)
             return _failure(FailureKind.ENV_ERROR, told(problem))
-        return step if problem_text is None else _failure(FailureKind.ENV_ERROR, problem_text)
+        if problem_text is not None:
+            return _failure(FailureKind.ENV_ERROR, problem_text)
+        assert isinstance(step, EnvStep), "anything else is a problem"
+        return step
 
     async def close(self) -> None:
         """Closes the user's environment.
