@@ -201,6 +201,7 @@ class Maker:
             stream=self.inputs.stream,
             buffer=ReplayBuffer(),
             guard=MismatchGuard(),
+            environment=self.config.env.start(),
             event_log=decisions.event_log,
             metrics=metrics,
             layout=self.config.checkpointing.layout,
