@@ -247,7 +247,7 @@ class _Run:
             decisions = decisions_at(checkpoint, self.config, stream, self.run_dir)
             stack.callback(decisions.event_log.close)
             metrics = MetricsLogger(self.run_dir, self.config.logging)
-            stack.callback(metrics.close)
+            stack.push(lambda error, *_: metrics.close(failed=error is not None))
             file = TimelineFile(self.run_dir.timeline)
             stack.callback(file.close)
             timeline = Timeline(variant_of(self.config.env))

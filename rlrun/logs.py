@@ -39,7 +39,7 @@ class Sink(Protocol):
     def write(self, step: int, wall_time: float, values: Mapping[str, float | None]) -> None:
         """Writes the values of a step. Raises OSError if it cannot."""
 
-    def close(self) -> None:
+    def close(self, failed: bool = False) -> None:
         """Ends the sink. Raises OSError if something cannot be written."""
 
 
@@ -132,12 +132,12 @@ class MetricsLogger:
         except OSError as error:
             raise storage_error(self._path, "write", error) from error
 
-    def close(self) -> None:
-        """Ends all sinks. May be called twice."""
+    def close(self, failed: bool = False) -> None:
+        """Ends all sinks, which show whether the run failed. May be called twice."""
         self._file.close()
         for sink in self._sinks:
             try:
-                sink.close()
+                sink.close(failed)
             except OSError as error:
                 self._switch_off(sink.name, error)
         self._sinks.clear()

@@ -84,8 +84,8 @@ class MlflowSink:
         except self._errors as error:
             raise OSError(str(error)) from error
 
-    def close(self) -> None:
-        """Ends the run. May be called twice.
+    def close(self, failed: bool = False) -> None:
+        """Ends the run, as finished or as failed. May be called twice.
 
         Raises:
             OSError: The library refuses.
@@ -94,6 +94,6 @@ class MlflowSink:
             return
         self._ended = True
         try:
-            self._client.set_terminated(self._id)
+            self._client.set_terminated(self._id, "FAILED" if failed else "FINISHED")
         except self._errors as error:
             raise OSError(str(error)) from error

@@ -62,8 +62,8 @@ class TensorBoardSink:
         self._writer.write(event.SerializeToString())
         self._writer.flush()
 
-    def close(self) -> None:
-        """Closes the event file. May be called twice.
+    def close(self, failed: bool = False) -> None:
+        """Closes the event file, which has no word for a failure. May be called twice.
 
         Raises:
             OSError: The rest cannot be written.

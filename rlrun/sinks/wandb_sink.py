@@ -57,14 +57,14 @@ class WandbSink:
         with _library():
             self._run.log(finite, step=step)
 
-    def close(self) -> None:
-        """Ends the run. May be called twice.
+    def close(self, failed: bool = False) -> None:
+        """Ends the run, as finished or as failed. May be called twice.
 
         Raises:
             OSError: The library refuses.
         """
         with _library():
-            self._run.finish()
+            self._run.finish(exit_code=int(failed))
 
 
 @contextmanager

@@ -73,7 +73,10 @@ from rlrun.run_dir import RunDir
 settings = load(["+recipe=quickstart", "logging.wandb.enabled=true"]).config.logging
 log = MetricsLogger(RunDir.read(Path(sys.argv[1])), settings)
 log.log(1, {"train/reward_mean": 0.25, "train/loss": float("nan")})
-log.close()
+import wandb
+run = wandb.run
+finish, run.finish = run.finish, lambda **how: (print(how), finish(**how))
+log.close(failed=True)
 """
 
 
@@ -90,6 +93,7 @@ def test_wandb_gets_the_numbers_offline(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+    assert "{'exit_code': 1}" in done.stdout
     (file,) = run.root.glob("wandb/offline-run-*/run-*.wandb")
     assert b"train/reward_mean" in file.read_bytes()
     assert len(read_metrics(run.metrics)) == 1
@@ -154,6 +158,15 @@ def test_mlflow_gets_the_numbers_in_a_file(tmp_path: Path) -> None:
     ]
     assert base.execute("select key, value from params").fetchall() == [("grpo.seed", "42")]
     assert base.execute("select status from runs").fetchall() == [("FINISHED",)]
+    base.close()
+
+
+def test_mlflow_shows_a_run_that_failed(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run")
+    MetricsLogger(run, config("logging.mlflow.enabled=true").logging).close(failed=True)
+    run.close()
+    base = sqlite3.connect(run.root / "mlflow.db")
+    assert base.execute("select status from runs").fetchall() == [("FAILED",)]
     base.close()
 
 
