@@ -102,7 +102,7 @@ def _read_shards(path: str, folder: Path, name: str) -> PreTrainedModel:
 
 
 def save_model(
-    model: PreTrainedModel, folder: Path, weights: Mapping[str, Tensor] | None = None
+    model: PreTrainedModel, folder: Path, weights: dict[str, Tensor] | None = None
 ) -> None:
     """As save_pretrained, with the settings of generation that the model came with.
 
