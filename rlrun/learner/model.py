@@ -115,7 +115,7 @@ def save_model(
     # Some that it reads transformers refuses to write: a temperature without do_sample, say.
     model.generation_config = GenerationConfig()
     try:
-        model.save_pretrained(folder, state_dict=None if weights is None else dict(weights))
+        model.save_pretrained(folder, state_dict=weights)
     finally:
         model.generation_config = own
     _save_generation(model, folder)
