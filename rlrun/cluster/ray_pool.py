@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from rlrun.cluster.ray_engine import EngineActor
 from rlrun.cluster.ray_runtime import LOGS, Runtime, end_actor, has_died, original
 from rlrun.config.schema import RunConfig
 from rlrun.errors import EnvironmentDown, GenerationError, RlrunError, TrainingError
+from rlrun.generation.restart import start_again
 from rlrun.refit.probe import Proof
 
 log = logging.getLogger(__name__)
@@ -171,7 +173,10 @@ class EnginePool:
         if engine.starting is None or engine.starting.done():
             if self._weights is not None:
                 log.warning("%s is started again, with version %d", engine.name, self._version)
-            engine.starting = asyncio.create_task(self._start(engine))
+            start = partial(self._start, engine)
+            engine.starting = asyncio.create_task(
+                start() if self._weights is None else start_again(start)
+            )
             engine.starting.add_done_callback(_log_failure)
         return engine.starting
 

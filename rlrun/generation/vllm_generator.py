@@ -22,6 +22,7 @@ from typing import Any
 from rlrun.abandoned import Abandoned
 from rlrun.engine_view import EngineView
 from rlrun.errors import GenerationError, TrainingError
+from rlrun.generation.restart import start_again
 from rlrun.generation.vllm_engine import CONTROL_TIMEOUT_S, Engine, EngineLost
 from rlrun.generation.vllm_requests import WHERE, Sampled, rest_of
 from rlrun.interfaces import Generator
@@ -274,7 +275,7 @@ class VLLMGenerator(Generator):
                 return
         except EngineLost as error:
             log.warning("%s; it is started again", error.what)
-        await self._start(engine)
+        await start_again(partial(self._start, engine))
 
     async def _replace_weights(self, engine: Engine) -> None:
         if self._asleep:
@@ -329,7 +330,7 @@ class VLLMGenerator(Generator):
         async with self._weights_lock:
             # A refit that held the lock may have started it.
             if not engine.alive:
-                await self._start(engine)
+                await start_again(partial(self._start, engine))
 
     async def _start(self, engine: Engine) -> None:
         """Starts an engine and gives it the published weights before it is sent any request.

@@ -19,6 +19,7 @@ import ray
 
 from rlrun.cluster.ray_generator import RayGenerator
 from rlrun.cluster.ray_learner import RayLearner
+from rlrun.cluster.ray_pool import Engine, EnginePool
 from rlrun.cluster.ray_rank import RankActor
 from rlrun.cluster.ray_roles import RayRoles
 from rlrun.errors import GenerationError, StorageError, TrainingError
@@ -196,6 +197,16 @@ def test_a_killed_engine_comes_back_with_the_newest_weights_and_proves_it(
         checked.append(name)
 
     monkeypatch.setattr(Proof, "check", noted)
+    wait, failures = EnginePool.wait, ["its process died"]
+
+    async def killed_once_as_it_starts(
+        pool: EnginePool, engine: Engine, actor: Any, method: str, *arguments: Any
+    ) -> Any:
+        if method == "start" and failures:
+            raise GenerationError(engine.name, failures.pop())
+        return await wait(pool, engine, actor, method, *arguments)
+
+    monkeypatch.setattr(EnginePool, "wait", killed_once_as_it_starts)
     first = generator.pool.engines[0]
     pid = ray.get(first.actor.whereabouts.remote()).pid
     call = loop.start(generator.generate([request(60, seed=seed) for seed in range(400)]))
@@ -209,7 +220,7 @@ def test_a_killed_engine_comes_back_with_the_newest_weights_and_proves_it(
     until(lambda: first.actor is not None)
     assert first.version == 1
     assert ray.get(first.actor.whereabouts.remote()).pid != pid
-    assert checked == ["engine 0 of 2"]
+    assert checked == ["engine 0 of 2"] and not failures
     assert all_scores(loop, generator, ids) == [expected, expected]
 
 
