@@ -34,7 +34,7 @@ def test_a_missing_parameter_is_not_replaced_by_random_numbers(folder: Path) -> 
     weights = load_tensors(folder / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_tensors(folder / "model.safetensors", weights)
-    with pytest.raises(DataError, match=r"missing parameters, such as model\.layers\.1\.mlp"):
+    with pytest.raises(DataError, match=r"1 missing parameter, such as model\.layers\.1\.mlp"):
         load(folder)
 
 
