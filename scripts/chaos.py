@@ -379,8 +379,12 @@ KINDS: dict[str, Kind] = {
         functools.partial(_kill, "driver"),
         (-signal.SIGKILL,),
     ),
+    # An engine that is killed as it starts for the first time ends the run, as wrong settings do.
     "kill generator": Kind(
-        ("async", "async gym") + VLLM + RAY, functools.partial(_kill, "generator")
+        ("async", "async gym") + VLLM + RAY,
+        functools.partial(_kill, "generator"),
+        (0, 5),
+        "does not start",
     ),
     "kill learner": Kind(RAY, functools.partial(_kill, "learner"), (6,), "learner rank"),
     "kill verifier": Kind(MATH, functools.partial(_kill, "verifier")),
