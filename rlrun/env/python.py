@@ -169,6 +169,8 @@ class UserEnvironment(Environment):
         Raises:
             EnvironmentDown: It is nothing that JSON has.
         """
+        if type(self._inner).state is Environment.state:
+            return {}  # There is none; and to ask for it would mean to wait for code that blocks.
         with _user_call("state", "has no state that a checkpoint can keep"):
             state = self._loop.run_blocking(self._inner.state, self._timeout_s)
             kept: dict[str, Any] = json.loads(json.dumps({**state}, allow_nan=False))

@@ -330,6 +330,31 @@ def test_async_code_that_blocks_is_a_timeout_that_names_its_line(code, key, name
     assert not any(thread.is_alive() for thread in own)
 
 
+def test_a_checkpoint_does_not_wait_for_code_that_blocks_and_has_no_state(code):
+    code.write_text(
+        "import threading\n"
+        "from rlrun.interfaces import Environment\n"
+        "FREE, BLOCKS = threading.Event(), threading.Event()\n"
+        "class Blocking(Environment):\n"
+        "    async def step(self, episode):\n"
+        "        BLOCKS.set()\n"
+        "        FREE.wait()\n"
+        "    async def close(self): pass\n"
+    )
+
+    async def main():
+        environment = env(environment=f"{code}:Blocking", timeout_s=0.2).start()
+        step = asyncio.create_task(environment.step(episode("1")))
+        await asyncio.to_thread(resolve(f"{code}:BLOCKS").wait)
+        assert environment.state() == {}
+        assert (await step).failure.kind is FailureKind.TIMEOUT
+
+    try:
+        asyncio.run(main())
+    finally:
+        resolve(f"{code}:FREE").set()
+
+
 def test_what_async_code_shares_belongs_to_one_loop_and_thread(code):
     code.write_text(
         "import asyncio, sqlite3\n"
