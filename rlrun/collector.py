@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rlrun.deadlines import Deadline
 from rlrun.errors import GenerationError, GenerationTimeout
-from rlrun.group_end import GroupEnd, agent_name, judge, shares, span_of
 from rlrun.interfaces import Abandoned
 from rlrun.prompts import PromptStream
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Job, RolloutRunner
+from rlrun.rollout.deadlines import Deadline
+from rlrun.rollout.group_end import GroupEnd, agent_name, judge, shares, span_of
 from rlrun.scheduler.decisions import Admit, Cancel, CancelReason
 from rlrun.scheduler.events import (
     EnginesLost,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.interfaces import GeneratorInputs, Weights
 from rlrun.prompts import PromptStream
@@ -19,7 +19,7 @@ from rlrun.types import Sampling
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from rlrun.renderer import Renderer
+    from rlrun.rendering.renderer import Renderer
 
 
 def longest_prompt(config: RunConfig) -> int:

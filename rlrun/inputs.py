@@ -13,9 +13,9 @@ from rlrun.data.load import load_rows
 from rlrun.data.prepare import Prepared, prepare
 from rlrun.derived import longest_prompt
 from rlrun.errors import ConfigError, Problem
-from rlrun.models import read_model_config
+from rlrun.models.resolve import read_model_config
 from rlrun.prompts import PromptStream
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.serve.choose import check_serving
 from rlrun.sinks.installed import check_sinks_installed
 

@@ -12,7 +12,7 @@ that reading and checking a configuration stays quick.
 
 from __future__ import annotations
 
-from rlrun.abandoned import Abandoned
+from rlrun.generation.abandoned import Abandoned
 from rlrun.slots.batching import Batching, ReadyGroup
 from rlrun.slots.cluster import Cluster, Device, Precision, RunningCluster
 from rlrun.slots.env import (

@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.data.prepare import Render
 from rlrun.errors import DataError
 from rlrun.types import Prompt, Row

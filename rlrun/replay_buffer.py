@@ -15,7 +15,7 @@ from typing import Any
 
 from rlrun.atomic import storage_error
 from rlrun.errors import StorageError
-from rlrun.json_line import parse_object
+from rlrun.run_dir.json_line import parse_object
 from rlrun.types import (
     Failure,
     FailureKind,

@@ -6,10 +6,10 @@ from __future__ import annotations
 from rlrun.config.schema import RunConfig
 from rlrun.derived import rollout_settings
 from rlrun.interfaces import AgentEnvironment, Environment, Generator
-from rlrun.renderer import Renderer
+from rlrun.metrics.timeline import Timeline
+from rlrun.rendering.renderer import Renderer
 from rlrun.rollout import Rollout, RolloutRunner
 from rlrun.rollout.agents import AgentRollout
-from rlrun.timeline import Timeline
 
 
 def make_rollout(

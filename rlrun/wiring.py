@@ -9,37 +9,37 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rlrun.batch import lacks_signal
-from rlrun.checkpoint import CheckpointStore, LoadedCheckpoint
+from rlrun.checkpoint.store import CheckpointStore, LoadedCheckpoint
 from rlrun.collector import Collector
 from rlrun.config import parse_duration
 from rlrun.config.schema import RunConfig
-from rlrun.console import Console
-from rlrun.deadlines import Deadline
+from rlrun.console.console import Console
 from rlrun.derived import is_ordered, scheduler_settings
-from rlrun.evaluate import Evaluator
-from rlrun.event_log import EventLog, truncate_after
+from rlrun.evaluation.validation import Evaluator
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.parts import Parts
 from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver, read_state
 from rlrun.inputs import Inputs
 from rlrun.interfaces import Environment, Generator, RunningCluster
-from rlrun.logs import MetricsLogger
+from rlrun.metrics.logs import MetricsLogger
+from rlrun.metrics.timeline import Timeline, TimelineFile
 from rlrun.penalties import Penalties
 from rlrun.prepare import MismatchGuard, Preparation
+from rlrun.process.signals import StopSignal
+from rlrun.process.time_limit import TimeLimit
 from rlrun.prompts import PromptStream, ValidationPrompts
-from rlrun.recorder import Recorder
 from rlrun.refit.probe import Probe
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import RolloutRunner
+from rlrun.rollout.deadlines import Deadline
 from rlrun.rollout_choice import make_rollout
-from rlrun.run_dir import RunDir
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.event_log import EventLog, truncate_after
+from rlrun.run_dir.recorder import Recorder
 from rlrun.scheduler.machine import Scheduler
 from rlrun.scheduler.replay import lost_tokens
 from rlrun.serve.choose import choose_tool_parser
-from rlrun.signals import StopSignal
-from rlrun.time_limit import TimeLimit
-from rlrun.timeline import Timeline, TimelineFile
 
 if TYPE_CHECKING:
     from rlrun.serve.server import PolicyServer

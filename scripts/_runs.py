@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from rlrun.records import read_trained
+from rlrun.run_dir.records import read_trained
 
 ROOT = Path(__file__).resolve().parent.parent
 PRELOAD = ["rlrun.assemble", "rlrun.preflight", "transformers.models.qwen3.modeling_qwen3"]

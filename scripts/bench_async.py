@@ -36,7 +36,7 @@ from typing import Any
 
 from bench_trl import REWARD, make_random_model
 
-from rlrun.logs import read_metrics
+from rlrun.metrics.logs import read_metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 GENERATOR_CORE, LEARNER_CORE = 0, 1

@@ -23,16 +23,16 @@ from pathlib import Path
 from rlrun.batching.fifo import Fifo
 from rlrun.collector import Collector
 from rlrun.config import load
-from rlrun.deadlines import Deadline
-from rlrun.event_log import EventLog
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.rollouts import Rollouts
-from rlrun.heap import long_lived_heap
 from rlrun.interfaces import Environment, Episode, Generator
+from rlrun.process.heap import long_lived_heap
 from rlrun.prompts import PromptStream
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Rollout, RolloutSettings
+from rlrun.rollout.deadlines import Deadline
+from rlrun.run_dir.event_log import EventLog
 from rlrun.scheduler import (
     OnAgeLimit,
     Outcome,

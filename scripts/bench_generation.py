@@ -23,8 +23,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 from rlrun.data.generators.addition import addition_pairs, question
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling
 
 NUM_PROMPTS, NUM_SAMPLES = 16, 8

@@ -22,8 +22,8 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils.logging import disable_progress_bar
 
-from rlrun.logs import read_metrics
-from rlrun.models import resolve_model
+from rlrun.metrics.logs import read_metrics
+from rlrun.models.resolve import resolve_model
 
 RATE = "perf/generated_tokens_per_s"
 LATENCY = "agent/string_match_simple_agent/turn_seconds"

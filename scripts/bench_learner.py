@@ -34,7 +34,7 @@ from rlrun.derived import sampling_of
 from rlrun.learner.learner import Learner
 from rlrun.learner.logprobs import TokenValues
 from rlrun.learner.rows import TokenRows
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
 from rlrun.types import Prompt, Row, StopReason, Trajectory, VersionSpan
 
 REPEATS = 3

@@ -20,8 +20,8 @@ import time
 from rlrun.batching.fifo import Fifo
 from rlrun.batching.freshest import Freshest
 from rlrun.batching.in_order import InOrder
-from rlrun.heap import long_lived_heap
 from rlrun.interfaces import Batching
+from rlrun.process.heap import long_lived_heap
 from rlrun.scheduler import (
     Admit,
     Cancel,

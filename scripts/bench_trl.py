@@ -37,7 +37,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM, set_seed
 
 from rlrun.data.generators.addition import addition_pairs, question
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
 
 TRL = "trl==1.16.*"
 PROMPTS, SAMPLES = 8, 8

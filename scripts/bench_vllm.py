@@ -41,9 +41,9 @@ from rlrun.generation.vllm import VLLMGeneration
 from rlrun.generation.vllm_log import EngineLog, environment
 from rlrun.interfaces import GeneratorInputs
 from rlrun.learner.model import saved_tensors
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
 from rlrun.refit.probe import Probe
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ from _settings import ENGINES, EPOCHS, LOCAL, ROWS, SAMPLES, flags_of, write_fil
 
 from rlrun.audit import audit
 from rlrun.errors import RlrunError
-from rlrun.run_dir import RunDir
+from rlrun.run_dir.directory import RunDir
 
 LEFT_S = 60.0
 """Within which processes of a run that was killed must have ended."""

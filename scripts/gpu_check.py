@@ -34,8 +34,8 @@ from rlrun.batch import Sample
 from rlrun.config import load
 from rlrun.derived import sampling_of
 from rlrun.learner.learner import Learner
-from rlrun.logs import read_metrics
-from rlrun.models import resolve_model
+from rlrun.metrics.logs import read_metrics
+from rlrun.models.resolve import resolve_model
 from rlrun.types import Prompt, Row, StopReason, Trajectory, VersionSpan
 
 PEAK_TFLOPS = {"H200": 989.0, "H100": 989.0, "A100": 312.0, "L40S": 362.0, "4090": 165.0}

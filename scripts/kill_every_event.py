@@ -26,7 +26,7 @@ from pathlib import Path
 
 from _runs import UNVALIDATED, Before, Command, trained
 
-from rlrun.event_log import EventLog
+from rlrun.run_dir.event_log import EventLog
 from rlrun.scheduler.decisions import Decision
 from rlrun.scheduler.events import Event
 

@@ -31,20 +31,22 @@ from unittest import mock
 from _runs import ROOT, UNVALIDATED, Command, peak_bytes
 
 from rlrun.batching.fifo import Fifo
-from rlrun.checkpoint import CheckpointStore
+from rlrun.checkpoint.store import CheckpointStore
 from rlrun.config import Loaded, load
 from rlrun.config.origin_record import origin_record
 from rlrun.derived import scheduler_settings
-from rlrun.event_log import EventLog
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.saving import Saver
 from rlrun.inputs import Inputs, read_inputs
-from rlrun.logs import MetricsLogger, read_metrics
+from rlrun.metrics.logs import MetricsLogger, read_metrics
+from rlrun.metrics.timeline import TimelineFile
 from rlrun.prepare import MismatchGuard
-from rlrun.records import TrainedLine, read_trained, write_lines
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.report.run_data import read_timeline
-from rlrun.run_dir import RunDir
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.event_log import EventLog
+from rlrun.run_dir.records import TrainedLine, read_trained, write_lines
+from rlrun.run_dir.status import RunState
 from rlrun.scheduler import (
     Event,
     GroupFinished,
@@ -54,8 +56,6 @@ from rlrun.scheduler import (
     TokenCategory,
     VersionPublished,
 )
-from rlrun.status import RunState
-from rlrun.timeline import TimelineFile
 from rlrun.types import Prompt
 
 SAMPLES = 2

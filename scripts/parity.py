@@ -25,7 +25,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlrun.logs import read_metrics
+from rlrun.metrics.logs import read_metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 ARMS = ("sync", "1", "2", "4", "8", "16")

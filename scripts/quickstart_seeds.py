@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlrun.logs import read_metrics
+from rlrun.metrics.logs import read_metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 ENDS = 5

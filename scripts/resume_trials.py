@@ -24,8 +24,8 @@ from pathlib import Path
 
 from _runs import Command, finish, logged_steps, saving
 
-from rlrun.logs import read_metrics
-from rlrun.metrics import find
+from rlrun.metrics.logs import read_metrics
+from rlrun.metrics.registry import find
 
 STEPS, SAVE_PERIOD = 8, 2
 RUN = (

@@ -43,8 +43,8 @@ from _runs import (
 from _settings import ENGINES, LOCAL, flags_of, write_files
 
 from rlrun.audit import audit
-from rlrun.logs import read_metrics
-from rlrun.run_dir import RunDir
+from rlrun.metrics.logs import read_metrics
+from rlrun.run_dir.directory import RunDir
 
 SAMPLE_S = 1.0
 BLOCKS = 24

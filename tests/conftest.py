@@ -160,8 +160,8 @@ def vllm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VLLMSession]:
     pytest.importorskip("vllm", reason="make vllm installs it")
     from transformers import AutoTokenizer
 
-    from rlrun.models import resolve_model
-    from rlrun.renderer import Renderer
+    from rlrun.models.resolve import resolve_model
+    from rlrun.rendering.renderer import Renderer
     from tests.generation.vllm_session import start
 
     renderer = Renderer(AutoTokenizer.from_pretrained(resolve_model("rlrun:tiny")))

@@ -17,10 +17,10 @@ from rlrun.audit import audit
 from rlrun.batching.fifo import Fifo
 from rlrun.batching.in_order import InOrder
 from rlrun.errors import CheckFailed, StorageError
-from rlrun.event_log import EventLog, truncate_after
 from rlrun.interfaces import Batching
-from rlrun.retention import keep_newest
-from rlrun.run_dir import RunDir
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.event_log import EventLog, truncate_after
+from rlrun.run_dir.retention import keep_newest
 from rlrun.scheduler import (
     Admit,
     Cancel,

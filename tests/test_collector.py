@@ -11,13 +11,13 @@ import pytest
 
 from rlrun.batch import lacks_signal
 from rlrun.collector import Collector
-from rlrun.deadlines import Deadline
 from rlrun.errors import GenerationError, GenerationTimeout
 from rlrun.interfaces import Abandoned, Environment, Episode, Generator
 from rlrun.prompts import PromptStream
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.replay_buffer import ReplayBuffer
 from rlrun.rollout import Rollout, RolloutSettings
+from rlrun.rollout.deadlines import Deadline
 from rlrun.scheduler.decisions import Admit, Cancel, CancelReason
 from rlrun.scheduler.events import (
     EnginesLost,

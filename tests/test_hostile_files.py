@@ -11,20 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rlrun.checkpoint.manifest import Damaged, _checksum, read_manifest
 from rlrun.config import load
 from rlrun.data.bad_row import BadRow
 from rlrun.data.jsonl import parse_line
 from rlrun.data.messages import read_messages
 from rlrun.env.answers.worker import compare
 from rlrun.errors import RlrunError
-from rlrun.event_log import LogReader
-from rlrun.logs import read_metrics
-from rlrun.manifest import Damaged, _checksum, read_manifest
-from rlrun.messages import normalize
-from rlrun.records import read_trained, read_validation
+from rlrun.metrics.logs import read_metrics
+from rlrun.rendering.messages import normalize
+from rlrun.run_dir.event_log import LogReader
+from rlrun.run_dir.records import read_trained, read_validation
+from rlrun.run_dir.status import read_status
 from rlrun.serve.errors import ApiError
 from rlrun.serve.fields import Fields
-from rlrun.status import read_status
 
 SCALARS = (
     st.none()

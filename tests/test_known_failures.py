@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer, TemplateView
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer, TemplateView
 
 QUESTION = {"role": "user", "content": "What is 37 + 45?"}
 END = "<|im_end|>"

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from rlrun.data.generators.addition import addition_pairs, question
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling, StopReason
 
 FOLDER = Path(resolve_model("rlrun:tiny"))

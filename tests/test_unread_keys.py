@@ -14,9 +14,9 @@ import pytest
 from rlrun.config import load
 from rlrun.config.keys import all_keys
 from rlrun.config.recipes import list_recipes
+from rlrun.config.unread import IDLE, idle_keys, unread_keys
 from rlrun.config.variants import discover
 from rlrun.interfaces import REGISTRY
-from rlrun.unread import IDLE, idle_keys, unread_keys
 from tests.e2e.forked import FORKS, start_server
 from tests.unread_run import run
 

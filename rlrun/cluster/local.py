@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlrun.compute import compute_blocking
 from rlrun.interfaces import Cluster, Generator, RunningCluster, component
+from rlrun.process.compute import compute_blocking
 
 if TYPE_CHECKING:
     from rlrun.config.schema import RunConfig
     from rlrun.learner.learner import Learner
-    from rlrun.renderer import Renderer
+    from rlrun.rendering.renderer import Renderer
 
 
 @component("cluster/local")
@@ -26,7 +26,7 @@ class LocalCluster(Cluster):
         """Loads the policy."""
         from rlrun.derived import generator_share, sampling_of
         from rlrun.learner.learner import Learner
-        from rlrun.machine import cores_to_take, device_of
+        from rlrun.process.machine import cores_to_take, device_of
 
         sampling = sampling_of(config, training=True)
         learner = compute_blocking(Learner, config.policy, config.loss, sampling, device_of(config))
@@ -48,7 +48,7 @@ class LocalRoles(RunningCluster):
     async def start_generator(self, renderer: Renderer, say: Callable[[str], None]) -> Generator:
         """See ``RunningCluster.start_generator``."""
         from rlrun.derived import generator_inputs, thread_counts
-        from rlrun.machine import cores_to_take
+        from rlrun.process.machine import cores_to_take
 
         inputs = generator_inputs(
             self._config,

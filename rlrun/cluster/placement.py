@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 
 RANK_SHARE, ENGINE_SHARE = 0.6, 0.4
 """Of a place that both are in. More than half for the rank, as Ray fills up a GPU before it takes

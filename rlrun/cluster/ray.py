@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlrun.cluster.placement import Demand, sizes
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.errors import NotInstalled, Problem
 from rlrun.interfaces import Cluster, Device, RunningCluster, component, setting
 

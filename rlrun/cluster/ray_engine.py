@@ -18,11 +18,11 @@ from rlrun.derived import generator_inputs
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.interfaces import Abandoned, Generator, Precision
 from rlrun.learner.model import read_weights, saved_tensors, without_dropout
-from rlrun.machine import set_up_torch
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
+from rlrun.process.machine import set_up_torch
 from rlrun.refit.object_store import Packed, unpack
 from rlrun.refit.shared_memory import load_weights
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import Completion, GenerationRequest
 
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rlrun.abandoned import Abandoned, tokens_in
 from rlrun.cluster.ray_engine import Dropped
 from rlrun.cluster.ray_pool import Engine, EnginePool
-from rlrun.engine_view import EngineView
 from rlrun.errors import GenerationError
+from rlrun.generation.abandoned import Abandoned, tokens_in
+from rlrun.generation.engine_view import EngineView
+from rlrun.generation.together import run_together
 from rlrun.interfaces import Generator
-from rlrun.together import run_together
 from rlrun.types import Completion, GenerationRequest
 
 

@@ -21,7 +21,7 @@ from rlrun.errors import StorageError
 from rlrun.learner.learner import Learner, Logprobs
 from rlrun.learner.sharding import Ranks
 from rlrun.learner.shards import Saving
-from rlrun.machine import set_up_torch
+from rlrun.process.machine import set_up_torch
 from rlrun.refit.object_store import pack
 
 

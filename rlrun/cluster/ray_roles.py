@@ -16,7 +16,7 @@ from rlrun.cluster.ray_pool import EnginePool
 from rlrun.cluster.ray_runtime import Runtime
 from rlrun.config.schema import RunConfig
 from rlrun.interfaces import Generator, RunningCluster
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 
 if TYPE_CHECKING:
     from rlrun.cluster.ray import RayCluster

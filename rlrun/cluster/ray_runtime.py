@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 import rlrun
 from rlrun.cluster.placement import Node, Plan, Seat, plan, shortage
 from rlrun.errors import ConfigError, EnvironmentDown, Problem
-from rlrun.machine import available_cores
+from rlrun.process.machine import available_cores
 
 if TYPE_CHECKING:
     from rlrun.cluster.ray import RayCluster

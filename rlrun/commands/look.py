@@ -115,7 +115,7 @@ def plot(
 
     Example: rlrun plot runs/quickstart/sync runs/quickstart/async -m validation/accuracy
     """
-    from rlrun.plot import plot_runs
+    from rlrun.console.plot import plot_runs
 
     plot_runs(run_dirs, metrics=metric or [], png=png, out=out)
 

@@ -16,13 +16,13 @@ def results_apart() -> AbstractContextManager[object]:
 
 def tell(text: str) -> None:
     """Says to people what was found, in which anybody may have written."""
-    from rlrun.terminal import visible
+    from rlrun.console.terminal import visible
 
     typer.echo(visible(text))
 
 
 def tell_error(text: str) -> None:
     """Says what went wrong, in which a row, a template or a model may have written anything."""
-    from rlrun.terminal import visible
+    from rlrun.console.terminal import visible
 
     typer.echo(visible(text), err=True)

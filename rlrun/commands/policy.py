@@ -50,9 +50,9 @@ def evaluate(
 
     Example: rlrun eval rlrun:tiny +recipe=quickstart grpo.max_val_samples=100
     """
-    from rlrun.console import Console
-    from rlrun.eval_command import evaluate as run
-    from rlrun.eval_report import print_report
+    from rlrun.console.console import Console
+    from rlrun.evaluation.command import evaluate as run
+    from rlrun.evaluation.report import print_report
 
     with Console(sys.stderr) as console, results_apart():
         report = run(
@@ -93,8 +93,8 @@ def export(
 
     Example: rlrun export runs/quickstart/20261129-120000 my-model --dtype bfloat16
     """
-    from rlrun.console import Console
-    from rlrun.export import export as run
+    from rlrun.console.console import Console
+    from rlrun.models.export import export as run
 
     with Console(sys.stderr) as console:
         run(run_dir, destination, console, step=step, merge=merge, dtype=dtype)
@@ -109,6 +109,6 @@ def score(
 
     Example: rlrun score answers.jsonl env=math
     """
-    from rlrun.stored import score as score_stored
+    from rlrun.evaluation.stored import score as score_stored
 
     typer.echo(str(score_stored(file, overrides or [], config_dir, sys.stdout)), err=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.interfaces import Checked, setting
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlrun.config.paths import expand, is_file
-from rlrun.embedded import EMBEDDED, embedded_folder
-from rlrun.json_line import is_shallow
+from rlrun.models.embedded import EMBEDDED, embedded_folder
+from rlrun.run_dir.json_line import is_shallow
 
 _ENCODERS = frozenset(
     (

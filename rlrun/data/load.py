@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import overload
 
 from rlrun.config.data_schema import DataSource, OnBadRow, SourceKind
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.data.bad_row import BadRow
 from rlrun.data.extents import Extents
 from rlrun.data.row_reader import RowReader

@@ -17,7 +17,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.data.load import SHOWN_EXAMPLES, LoadedRows
 from rlrun.errors import DataError
 from rlrun.types import Message, Row

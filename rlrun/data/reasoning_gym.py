@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.data.stores import RecordStore, SequenceStore
 from rlrun.errors import DataError
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.types import Failure, FailureKind
 
 log = logging.getLogger(__name__)

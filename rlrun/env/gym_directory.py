@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_client import GymClient, RequestFailed
 from rlrun.errors import EnvironmentDown

@@ -29,8 +29,8 @@ from rlrun.interfaces import (
     EpisodeOrder,
     PolicyAddress,
 )
-from rlrun.json_line import finite
-from rlrun.sampled import SampledEpisode, SampledLog
+from rlrun.run_dir.json_line import finite
+from rlrun.serve.sampled import SampledEpisode, SampledLog
 from rlrun.types import (
     EnvStep,
     Failure,

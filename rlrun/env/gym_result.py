@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rlrun.counted import counted
-from rlrun.json_line import finite
-from rlrun.sampled import SampledTurn
+from rlrun.console.counted import counted
+from rlrun.run_dir.json_line import finite
+from rlrun.serve.sampled import SampledTurn
 from rlrun.types import FailureKind, StopReason, VersionSpan
 
 PROMPT, GENERATION, LOGPROBS = "prompt_token_ids", "generation_token_ids", "generation_log_probs"

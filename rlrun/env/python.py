@@ -32,7 +32,7 @@ from rlrun.interfaces import (
     component,
     setting,
 )
-from rlrun.json_line import finite
+from rlrun.run_dir.json_line import finite
 from rlrun.types import EnvStep, Failure, FailureKind, Row
 
 

@@ -20,7 +20,7 @@ from rlrun.env.threads import in_thread
 from rlrun.env.user_code import Unresolved, is_cancellation, is_failure, resolve, shown, told
 from rlrun.env.user_loop import UserLoop, blocking
 from rlrun.interfaces import Environment, Episode, GroupEnvironment
-from rlrun.json_line import finite
+from rlrun.run_dir.json_line import finite
 from rlrun.types import EnvStep, Failure, FailureKind, Row
 
 logger = logging.getLogger(__name__)

@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 
-from rlrun.compute import compute, finish_computing
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.continuous_batch import ContinuousBatch
 from rlrun.generation.learners_model import OnLearnersModel, named, sampled_tokens
 from rlrun.generation.sampler import WHERE
 from rlrun.generation.static_batch import Cancelled
 from rlrun.interfaces import Abandoned
+from rlrun.process.compute import compute, finish_computing
 from rlrun.types import Completion, GenerationRequest
 
 STEPS = 64

@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rlrun.abandoned import tokens_in
-from rlrun.compute import compute
 from rlrun.errors import GenerationError
+from rlrun.generation.abandoned import tokens_in
 from rlrun.generation.sampler import WHERE, Sampler
 from rlrun.generation.static_batch import Cancelled
 from rlrun.interfaces import Generator
+from rlrun.process.compute import compute
 from rlrun.types import Completion
 
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import rlrun
-from rlrun.abandoned import tokens_in
 from rlrun.errors import GenerationError, TrainingError
+from rlrun.generation.abandoned import tokens_in
 from rlrun.generation.process_pipe import Call, Child, Reply, StartUp
 from rlrun.interfaces import Abandoned, Generator, GeneratorInputs
 from rlrun.refit.probe import Proof

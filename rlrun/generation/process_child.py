@@ -27,9 +27,9 @@ from rlrun.interfaces import Precision
 from rlrun.learner.attention import use_attention
 from rlrun.learner.bfloat16 import suit_precision
 from rlrun.learner.model import read_weights, saved_tensors, without_dropout
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
 from rlrun.refit import shared_memory
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 
 FAILURES = (GenerationError, TrainingError, RuntimeError, ValueError, IndexError)
 """What a model or torch raises over a call."""

@@ -21,7 +21,7 @@ from transformers import DynamicCache
 from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation.cache import new_cache
 from rlrun.generation.rows import Row, Rows, by_sampling
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.sampling import draw_tokens, process_logits, token_logprobs
 from rlrun.types import GenerationRequest, Sampling, StopReason
 

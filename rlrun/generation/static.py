@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Sequence
 from threading import Event
 
-from rlrun.compute import compute, finish_computing
 from rlrun.errors import GenerationError
 from rlrun.generation.learners_model import OnLearnersModel, named, sampled_tokens
 from rlrun.generation.sampler import WHERE
 from rlrun.generation.static_batch import StaticBatches
 from rlrun.interfaces import Abandoned
+from rlrun.process.compute import compute, finish_computing
 from rlrun.types import Completion, GenerationRequest
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.errors import ConfigError, NotInstalled, Problem
 from rlrun.generation.vllm_args import default_args, is_installed, wrong_kwargs
 from rlrun.interfaces import Generation, GeneratorInputs, Precision, component, setting
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
 from rlrun.refit.probe import Proof
 from rlrun.refit.transfer import RefitKind, choose_refit
 

@@ -22,8 +22,8 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
-from rlrun.abandoned import Abandoned
 from rlrun.errors import GenerationError, GenerationTimeout
+from rlrun.generation.abandoned import Abandoned
 from rlrun.generation.vllm_log import EngineLog, environment
 from rlrun.generation.vllm_requests import (
     WHERE,

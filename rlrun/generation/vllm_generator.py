@@ -19,16 +19,16 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from rlrun.abandoned import Abandoned
-from rlrun.engine_view import EngineView
 from rlrun.errors import GenerationError, TrainingError
+from rlrun.generation.abandoned import Abandoned
+from rlrun.generation.engine_view import EngineView
 from rlrun.generation.restart import start_again
+from rlrun.generation.together import run_together
 from rlrun.generation.vllm_engine import CONTROL_TIMEOUT_S, Engine, EngineLost
 from rlrun.generation.vllm_requests import WHERE, Sampled, rest_of
 from rlrun.interfaces import Generator
 from rlrun.refit.probe import Proof
 from rlrun.refit.transfer import Transfer
-from rlrun.together import run_together
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)

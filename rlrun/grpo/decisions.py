@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 
-from rlrun.event_log import EventLog
+from rlrun.run_dir.event_log import EventLog
 from rlrun.scheduler.decisions import Admit, Cancel, Decision, Fail, Finish, Hold, Train
 from rlrun.scheduler.events import Event
 from rlrun.scheduler.machine import Scheduler

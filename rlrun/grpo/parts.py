@@ -7,20 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlrun.config.schema import RunConfig
-from rlrun.console import Console
-from rlrun.evaluate import Evaluator
+from rlrun.console.console import Console
+from rlrun.evaluation.validation import Evaluator
 from rlrun.grpo.rollouts import Rollouts
 from rlrun.grpo.saving import Saver
 from rlrun.interfaces import Environment, Generator
 from rlrun.learner.handle import LearnerHandle
-from rlrun.logs import MetricsLogger
+from rlrun.metrics.logs import MetricsLogger
+from rlrun.metrics.timeline import TimelineFile
 from rlrun.prepare import Preparation
-from rlrun.recorder import Recorder
+from rlrun.process.signals import StopSignal
+from rlrun.process.time_limit import TimeLimit
 from rlrun.refit.probe import Probe
-from rlrun.run_dir import RunDir
-from rlrun.signals import StopSignal
-from rlrun.time_limit import TimeLimit
-from rlrun.timeline import TimelineFile
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.recorder import Recorder
 
 if TYPE_CHECKING:
     from rlrun.serve.server import PolicyServer

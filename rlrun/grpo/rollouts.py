@@ -8,16 +8,16 @@ import logging
 import time
 from types import TracebackType
 
-from rlrun.activity import Activity, Oldest
 from rlrun.collector import Collector, InFlight
+from rlrun.console.activity import Activity, Oldest
+from rlrun.console.terminal import visible
 from rlrun.errors import GenerationError
-from rlrun.group_end import agent_name
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.watchdog import dump
+from rlrun.metrics.timeline import Lane
+from rlrun.rollout.group_end import agent_name
 from rlrun.scheduler.events import Event
 from rlrun.scheduler.machine import Waiting
-from rlrun.terminal import visible
-from rlrun.timeline import Lane
 
 log = logging.getLogger(__name__)
 

@@ -13,18 +13,8 @@ from typing import Any
 from safetensors import SafetensorError
 from transformers import PreTrainedTokenizerBase
 
-from rlrun.checkpoint import CheckpointStore, saved_folders
-from rlrun.config.schema import Layout
-from rlrun.errors import StorageError
-from rlrun.event_log import EventLog
-from rlrun.interfaces import Environment
-from rlrun.learner.handle import LearnerHandle
-from rlrun.logs import MetricsLogger
-from rlrun.prepare import MismatchGuard
-from rlrun.prompts import PromptStream
-from rlrun.replay_buffer import ReplayBuffer
-from rlrun.scheduler.machine import Scheduler
-from rlrun.training_state import (
+from rlrun.checkpoint.store import CheckpointStore, saved_folders
+from rlrun.checkpoint.training_state import (
     library_writes,
     load_json,
     load_tensors,
@@ -33,6 +23,16 @@ from rlrun.training_state import (
     save_json,
     save_tensors,
 )
+from rlrun.config.schema import Layout
+from rlrun.errors import StorageError
+from rlrun.interfaces import Environment
+from rlrun.learner.handle import LearnerHandle
+from rlrun.metrics.logs import MetricsLogger
+from rlrun.prepare import MismatchGuard
+from rlrun.prompts import PromptStream
+from rlrun.replay_buffer import ReplayBuffer
+from rlrun.run_dir.event_log import EventLog
+from rlrun.scheduler.machine import Scheduler
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rlrun.advantage.group import zero_variance
 from rlrun.batch import Batch, Floats
-from rlrun.evaluate import means_by_name, reward_parts
+from rlrun.evaluation.validation import means_by_name, reward_parts
 from rlrun.types import StopReason, Trajectory, TrajectoryGroup
 
 

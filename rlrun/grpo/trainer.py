@@ -7,7 +7,6 @@ import logging
 import time
 
 from rlrun.batch import Batch
-from rlrun.compute import compute, finish_computing
 from rlrun.errors import (
     EnvironmentDown,
     GenerationError,
@@ -20,11 +19,12 @@ from rlrun.grpo.parts import Parts
 from rlrun.grpo.step import StepInProgress
 from rlrun.grpo.step_metrics import age_metrics, batch_metrics, overlap_metrics, speed_metrics
 from rlrun.grpo.token_outcomes import outcomes, token_categories
-from rlrun.heap import long_lived_heap
+from rlrun.metrics.timeline import Lane
+from rlrun.process.compute import compute, finish_computing
+from rlrun.process.heap import long_lived_heap
+from rlrun.run_dir.status import RunState
 from rlrun.scheduler.decisions import Fail, Train
 from rlrun.scheduler.events import Paused, Resumed, StepTrained, Stop, VersionPublished
-from rlrun.status import RunState
-from rlrun.timeline import Lane
 from rlrun.types import FailureKind
 
 log = logging.getLogger(__name__)

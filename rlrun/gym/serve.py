@@ -12,15 +12,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from rlrun.config import load_section
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.env.gym import GymEnv
 from rlrun.env.gym_client import GymClient
 from rlrun.env.gym_directory import initial_config
 from rlrun.errors import ConfigError, EnvironmentDown, Problem, StorageError
 from rlrun.gym.servers import Servers
 from rlrun.interfaces import PolicyAddress
-from rlrun.json_line import is_text, parse_object
-from rlrun.sampled import SampledLog
+from rlrun.run_dir.json_line import is_text, parse_object
+from rlrun.serve.sampled import SampledLog
 
 POLL_S = 0.2
 SIGNALS = (signal.SIGINT, signal.SIGTERM)

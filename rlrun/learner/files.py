@@ -11,20 +11,20 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rlrun.config.schema import Policy
-from rlrun.errors import DataError, StorageError, TrainingError
-from rlrun.learner import shards
-from rlrun.learner.lora import Adapter
-from rlrun.learner.model import read_weights, save_model, save_settings, saved_tensors
-from rlrun.learner.sharding import Ranks, collect, is_finite, like, load_full
-from rlrun.models import SHARDS
-from rlrun.training_state import (
+from rlrun.checkpoint.training_state import (
     each_tensor,
     flatten_optimizer_state,
     save_tensors,
     tensor_shapes,
     unflatten_optimizer_state,
 )
+from rlrun.config.schema import Policy
+from rlrun.errors import DataError, StorageError, TrainingError
+from rlrun.learner import shards
+from rlrun.learner.lora import Adapter
+from rlrun.learner.model import read_weights, save_model, save_settings, saved_tensors
+from rlrun.learner.sharding import Ranks, collect, is_finite, like, load_full
+from rlrun.models.resolve import SHARDS
 
 
 @dataclass(frozen=True, slots=True)

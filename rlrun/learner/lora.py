@@ -18,13 +18,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from rlrun.checkpoint.training_state import load_json, load_tensors, save_json, save_tensors
 from rlrun.config.schema import ALL_LINEAR, Lora, Policy
-from rlrun.embedded import EMBEDDED
 from rlrun.errors import ConfigError, Problem, StorageError
 from rlrun.learner.model import body
 from rlrun.learner.sharding import full_tensors, load_full
-from rlrun.models import resolve_model
-from rlrun.training_state import load_json, load_tensors, save_json, save_tensors
+from rlrun.models.embedded import EMBEDDED
+from rlrun.models.resolve import resolve_model
 
 if TYPE_CHECKING:
     from peft import LoraConfig

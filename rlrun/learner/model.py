@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from transformers.utils.logging import disable_progress_bar
 
 from rlrun.config.schema import Policy
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.errors import DataError, TrainingError
 from rlrun.learner import shards
 from rlrun.learner.attention import attends_by_sequence, no_mask, use_attention
@@ -21,7 +21,7 @@ from rlrun.learner.bfloat16 import suit_precision
 from rlrun.learner.mixture import set_up_routers
 from rlrun.learner.rows import TokenRows
 from rlrun.learner.scan import use_segments
-from rlrun.models import resolve_model, shards_of
+from rlrun.models.resolve import resolve_model, shards_of
 
 GENERATION = "generation_config.json"
 REPAIR = "Restore the folder, or save the model anew with save_pretrained"

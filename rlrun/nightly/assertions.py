@@ -15,9 +15,9 @@ from typing import ClassVar
 from rlrun.audit import audit
 from rlrun.config.schema import RunConfig
 from rlrun.config.suggest import nearest
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.grpo.async_ import AsyncGRPO
-from rlrun.metrics import METRICS, find, is_declared
+from rlrun.metrics.registry import METRICS, find, is_declared
 from rlrun.nightly.evidence import FIRST_TIMED_STEP, Evidence, Verdict, step_seconds
 from rlrun.nightly.statistics import Statistic
 

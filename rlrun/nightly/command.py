@@ -15,19 +15,19 @@ from typing import Any
 
 from rlrun import __version__
 from rlrun.atomic import storage_error, write_file
-from rlrun.console import Console
-from rlrun.counted import counted
+from rlrun.console.console import Console
+from rlrun.console.counted import counted
 from rlrun.errors import RESTORE, CheckFailed, ConfigError, Problem, StorageError
-from rlrun.json_line import parse_object
-from rlrun.logs import read_metrics
+from rlrun.metrics.logs import read_metrics
 from rlrun.nightly.decide import compare, decide
 from rlrun.nightly.evidence import Evidence, SeedRun, Verdict, step_seconds
 from rlrun.nightly.execute import Ending, Places, execute
 from rlrun.nightly.plan import Case, Plan, check_hardware, make_plan
 from rlrun.nightly.reports import CaseResult, junit, markdown
 from rlrun.nightly.trend import append_trend, baseline_step_s, machine, read_trend
-from rlrun.run_lock import RunLock
-from rlrun.signals import StopSignal
+from rlrun.process.signals import StopSignal
+from rlrun.run_dir.json_line import parse_object
+from rlrun.run_dir.lock import RunLock
 
 
 @dataclass

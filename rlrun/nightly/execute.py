@@ -14,13 +14,13 @@ from typing import Any
 
 import rlrun
 from rlrun.config.flags import quoted
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.errors import Interrupted, StorageError
 from rlrun.nightly.plan import Case
 from rlrun.nightly.supervisor import TIMED_OUT
-from rlrun.run_dir import RunDir
-from rlrun.signals import StopSignal
-from rlrun.status import RunState
+from rlrun.process.signals import StopSignal
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.status import RunState
 
 GRACE_S = 120.0
 """For a run that is told to end: it saves after the step in progress."""

@@ -12,7 +12,7 @@ from rlrun.config import load
 from rlrun.config.paths import display, is_dir
 from rlrun.config.recipes import find_recipe, recipe_folders
 from rlrun.config.schema import RunConfig
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.errors import ConfigError, EnvironmentDown, Problem
 from rlrun.nightly.assertions import metric_mistakes
 from rlrun.nightly.fields import meant

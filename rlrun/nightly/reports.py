@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.nightly.evidence import Verdict
 from rlrun.nightly.execute import Ending
 

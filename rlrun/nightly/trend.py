@@ -13,7 +13,7 @@ from typing import Any
 
 from rlrun.atomic import storage_error
 from rlrun.errors import RESTORE, StorageError
-from rlrun.json_line import is_number, parse_object
+from rlrun.run_dir.json_line import is_number, parse_object
 
 WINDOW = 3
 """Nightlies in a row whose median is a measurement; a single one may have had luck."""
@@ -23,7 +23,7 @@ def machine() -> str:
     """What step times depend on: processor, cores and GPUs, not the name of the host."""
     import torch
 
-    from rlrun.machine import available_cores
+    from rlrun.process.machine import available_cores
 
     parts = [f"{_processor()}, {available_cores()} cores"]
     if torch.cuda.is_available():

@@ -15,7 +15,7 @@ from rlrun.config.schema import Policy
 from rlrun.errors import DataError, RlrunError
 from rlrun.learner.lora import adapter_size
 from rlrun.learner.sharding import decoder_layers
-from rlrun.models import read_model_config, resolve_model, shards_of
+from rlrun.models.resolve import read_model_config, resolve_model, shards_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel

@@ -11,7 +11,8 @@ from rlrun.atomic import storage_error
 from rlrun.config import Loaded
 from rlrun.config.paths import expand, is_file
 from rlrun.config.schema import RunConfig
-from rlrun.counted import counted
+from rlrun.config.unread import said, unread_keys
+from rlrun.console.counted import counted
 from rlrun.data.load import load_rows
 from rlrun.derived import plan_in_words
 from rlrun.errors import StorageError
@@ -20,8 +21,7 @@ from rlrun.preflight.environment import look_at_environment
 from rlrun.preflight.lines import CheckLine, Findings
 from rlrun.preflight.plan import look_at_model
 from rlrun.preflight.sample import rendered_sample
-from rlrun.renderer import Renderer
-from rlrun.unread import said, unread_keys
+from rlrun.rendering.renderer import Renderer
 
 
 def preflight(loaded: Loaded) -> list[CheckLine]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from rlrun.cluster.ray import RayCluster
 from rlrun.config.schema import RunConfig
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.derived import thread_counts
-from rlrun.machine import available_cores, cores_to_take
 from rlrun.planning.plan import Layout
 from rlrun.preflight.lines import Findings
+from rlrun.process.machine import available_cores, cores_to_take
 
 
 def look_at_cores(config: RunConfig, layout: Layout, findings: Findings) -> None:

@@ -13,8 +13,8 @@ from typing import TextIO
 from rich.table import Table
 from rich.text import Text
 
+from rlrun.console.terminal import SteadyConsole, plain_console, visible
 from rlrun.errors import ConfigError, NotHere, NotInstalled, RlrunError
-from rlrun.terminal import SteadyConsole, plain_console, visible
 
 
 class Verdict(StrEnum):

@@ -10,12 +10,12 @@ import torch
 
 from rlrun.cluster.ray import RayCluster
 from rlrun.config.schema import RunConfig
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.errors import NotHere
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.interfaces import Device, Precision
 from rlrun.learner.bfloat16 import precision_notice
-from rlrun.models import read_model_config
+from rlrun.models.resolve import read_model_config
 from rlrun.planning.kept import Unforeseen
 from rlrun.planning.memory import (
     FLOAT,

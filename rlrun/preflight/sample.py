@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from itertools import groupby
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.inputs import Inputs
 from rlrun.preflight.lines import CheckLine, Piece, Verdict
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 
 SHOWN_TOKENS = 600
 """Of a long prompt, tokens that are shown at either end."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from rlrun.cluster.ray import RayCluster
 from rlrun.config.schema import RunConfig
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.grpo.async_ import AsyncGRPO
 from rlrun.planning.plan import Layout, step_of

@@ -8,9 +8,9 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import cycle, islice
 
-from rlrun.compute import compute
 from rlrun.errors import TrainingError
 from rlrun.interfaces import Generator, Precision
+from rlrun.process.compute import compute
 
 PROBE_TOKENS = 48
 """More than one block of an engine's cache, so that a cache of old weights is found; few enough to

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.errors import GenerationError
 from rlrun.interfaces import Weights
 

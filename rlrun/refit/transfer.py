@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.errors import ConfigError, Problem
 
 if TYPE_CHECKING:

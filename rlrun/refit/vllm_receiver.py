@@ -18,7 +18,7 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.platforms import current_platform
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.refit.shared_memory import read_weights
 
 BACKEND = "rlrun_shared_memory"

@@ -13,7 +13,7 @@ from pathlib import Path
 from rlrun.atomic import write_file
 from rlrun.report.page import render
 from rlrun.report.run_data import collect
-from rlrun.run_dir import RunDir
+from rlrun.run_dir.directory import RunDir
 
 
 def write_report(roots: Sequence[Path], out: Path | None = None) -> Path:

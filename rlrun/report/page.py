@@ -17,8 +17,8 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from rlrun.console.terminal import visible
 from rlrun.report.charts import CHARTS
-from rlrun.terminal import visible
 
 _SCRIPTS = ("base.js", "charts.js", "overview.js", "timeline.js", "rollouts.js", "config.js")
 

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import RESTORE, StorageError
-from rlrun.records import TrainedLine, ValidationLine, read_trained, read_validation
 from rlrun.report.size import size_of
 from rlrun.report.token_text import TokenText
-from rlrun.run_dir import RunDir
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.records import TrainedLine, ValidationLine, read_trained, read_validation
 
 _MOST_STEPS = 40
 _MOST_READ = 300_000_000

@@ -10,15 +10,15 @@ from typing import Any
 
 from rlrun.atomic import storage_error
 from rlrun.errors import RESTORE, StorageError
-from rlrun.json_line import are_numbers, parse_object
-from rlrun.logs import read_metrics
-from rlrun.metrics import find, is_declared
+from rlrun.metrics.logs import read_metrics
+from rlrun.metrics.registry import find, is_declared
 from rlrun.report.charts import CHARTS
 from rlrun.report.rollouts import pick_rollouts
 from rlrun.report.time_use import Lever, TimeUse, ledger, levers, time_use
 from rlrun.report.timeline import shorten
-from rlrun.run_dir import RunDir
-from rlrun.run_state import state_in_words
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.json_line import are_numbers, parse_object
+from rlrun.run_dir.state import state_in_words
 
 MOST_POINTS = 600
 """Steps that the curves show; of longer runs evenly spaced ones, the first and the last among."""

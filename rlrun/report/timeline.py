@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rlrun.timeline import ENGINE
+from rlrun.metrics.timeline import ENGINE
 
 _NOTABLE = 0.004
 """Share of a step below which a span or a gap is not shown."""

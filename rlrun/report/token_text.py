@@ -10,8 +10,8 @@ from tokenizers import Tokenizer
 
 from rlrun.config.paths import is_file
 from rlrun.config.yaml_file import read_yaml
-from rlrun.embedded import EMBEDDED, embedded_folder
-from rlrun.run_dir import RunDir
+from rlrun.models.embedded import EMBEDDED, embedded_folder
+from rlrun.run_dir.directory import RunDir
 
 _LONGEST = 8
 """Tokens of a character at most: what is no text by then is shown as it is."""

@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rlrun.generation.together import run_together
 from rlrun.interfaces import Abandoned, AgentEnvironment, EpisodeOrder
-from rlrun.renderer import Renderer
+from rlrun.metrics.timeline import Lane, Timeline
+from rlrun.rendering.renderer import Renderer
 from rlrun.rollout.job import Job, RolloutSettings
 from rlrun.seeds import seed_of
-from rlrun.timeline import Lane, Timeline
-from rlrun.together import run_together
 from rlrun.types import FailureKind, Prompt, Trajectory, TrajectoryGroup
 
 NOT_TRIED_AGAIN = (FailureKind.TIMEOUT, FailureKind.CANCELLED)

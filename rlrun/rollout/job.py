@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rlrun.timeline import Timeline
+from rlrun.metrics.timeline import Timeline
 from rlrun.types import Prompt, Sampling, TrajectoryGroup
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rlrun.interfaces import Episode
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.rollout.job import Job
 from rlrun.types import Completion, EnvStep, Message, StopReason, Trajectory, VersionSpan
 

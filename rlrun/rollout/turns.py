@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from rlrun.errors import DataError, GenerationError
+from rlrun.generation.together import run_together
 from rlrun.interfaces import Abandoned, Environment, Generator, GroupEnvironment
-from rlrun.json_line import finite
-from rlrun.renderer import Renderer
+from rlrun.metrics.timeline import Lane, Timeline
+from rlrun.rendering.renderer import Renderer
 from rlrun.rollout.job import Job, RolloutSettings
 from rlrun.rollout.trajectory import OpenTrajectory
+from rlrun.run_dir.json_line import finite
 from rlrun.seeds import seed_of
-from rlrun.timeline import Lane, Timeline
-from rlrun.together import run_together
 from rlrun.types import (
     EnvStep,
     Failure,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.serve.parsers import THINK, ReasoningParser, ToolCall, ToolParser
 from rlrun.serve.request import ChatRequest
 from rlrun.types import Completion, StopReason

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from rlrun.renderer import Renderer, TemplateView
+from rlrun.rendering.renderer import Renderer, TemplateView
 from rlrun.serve.errors import bad_request
 from rlrun.serve.fields import Fields, token_ids
 from rlrun.types import Message

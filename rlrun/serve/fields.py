@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from rlrun.json_line import is_number
+from rlrun.run_dir.json_line import is_number
 from rlrun.serve.errors import bad_request
 
 WITHOUT_EFFECT = frozenset(

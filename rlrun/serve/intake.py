@@ -7,8 +7,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlrun.abandoned import Abandoned, tokens_in, tokens_of
 from rlrun.errors import GenerationError
+from rlrun.generation.abandoned import Abandoned, tokens_in, tokens_of
 from rlrun.interfaces import Generator
 from rlrun.types import Completion, GenerationRequest
 

@@ -16,8 +16,7 @@ from aiohttp.typedefs import Handler
 
 from rlrun.errors import ConfigError, DataError, GenerationError, Problem
 from rlrun.interfaces import Generator, PolicyAddress
-from rlrun.renderer import Renderer
-from rlrun.sampled import EpisodeOver, SampledLog
+from rlrun.rendering.renderer import Renderer
 from rlrun.seeds import seed_of
 from rlrun.serve.address import url_of
 from rlrun.serve.answer import AnswerMaker, Asked, JsonObject
@@ -27,6 +26,7 @@ from rlrun.serve.fields import Fields
 from rlrun.serve.intake import Intake
 from rlrun.serve.parsers import ReasoningParser, ToolParser
 from rlrun.serve.request import ChatRequest, Limits, read_chat_request
+from rlrun.serve.sampled import EpisodeOver, SampledLog
 from rlrun.types import Completion, GenerationRequest
 
 log = logging.getLogger(__name__)

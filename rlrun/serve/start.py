@@ -13,8 +13,8 @@ from rlrun.config.schema import RunConfig
 from rlrun.derived import sampling_of
 from rlrun.errors import ConfigError, Problem
 from rlrun.interfaces import Generator
-from rlrun.models import read_model_config
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import read_model_config
+from rlrun.rendering.renderer import Renderer
 from rlrun.seeds import seed_of
 from rlrun.serve.address import default_host
 from rlrun.serve.choose import check_serving, choose_reasoning_parser, choose_tool_parser

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rlrun.errors import StorageError
-from rlrun.logs import read_metrics
-from rlrun.records import read_trained
-from rlrun.run_dir import RunDir
+from rlrun.metrics.logs import read_metrics
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.records import read_trained
 
 WARM_UP_STEPS = 2
 """The first steps of a run also load and compile: they say nothing about the others."""

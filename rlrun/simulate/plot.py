@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from xml.sax.saxutils import escape
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.simulate.grid import Row, Synchronous
 
 _WIDTH, _HEIGHT = 760, 460

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 from rlrun.scheduler import OnAgeLimit
 from rlrun.simulate.clock import Plan
 from rlrun.simulate.grid import NEAR_PLATEAU, Advice, Row, Synchronous

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlrun.config.schema import Mlflow
-    from rlrun.run_dir import RunDir
+    from rlrun.run_dir.directory import RunDir
 
 _FOREIGN = re.compile(r"[^\w\-. :/]")
 _PER_CALL = 100
@@ -54,7 +54,7 @@ class MlflowSink:
                 if found is None
                 else found.experiment_id
             )
-            tags = {"rlrun.run_dir": str(run_dir.root)}
+            tags = {"rlrun.run_dir.directory": str(run_dir.root)}
             run = self._client.create_run(experiment, run_name=run_dir.root.name, tags=tags)
             self._id: str = run.info.run_id
             params = [

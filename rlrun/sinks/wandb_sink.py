@@ -15,7 +15,7 @@ import yaml
 
 if TYPE_CHECKING:
     from rlrun.config.schema import Wandb
-    from rlrun.run_dir import RunDir
+    from rlrun.run_dir.directory import RunDir
 
 
 class WandbSink:

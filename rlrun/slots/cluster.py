@@ -15,7 +15,7 @@ from rlrun.slots.registry import Checked
 if TYPE_CHECKING:
     from rlrun.config.schema import RunConfig
     from rlrun.learner.handle import LearnerHandle
-    from rlrun.renderer import Renderer
+    from rlrun.rendering.renderer import Renderer
     from rlrun.slots.generation import Generator
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlrun.sampled import SampledLog
+from rlrun.serve.sampled import SampledLog
 from rlrun.slots.registry import Checked
 from rlrun.types import EnvStep, Message, Prompt, Row, Sampling, StopReason, Trajectory
 

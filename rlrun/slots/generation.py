@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from rlrun.config.schema import Policy
-    from rlrun.renderer import Renderer
+    from rlrun.rendering.renderer import Renderer
 
 
 @dataclass(kw_only=True, slots=True)

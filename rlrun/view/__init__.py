@@ -18,12 +18,12 @@ from typing import TextIO
 from rich.table import Table
 
 from rlrun.config.paths import is_file
+from rlrun.console.terminal import SteadyConsole, plain_console, sparkline
 from rlrun.errors import ConfigError, Problem, StorageError
-from rlrun.logs import read_metrics
-from rlrun.records import TrainedLine, read_trained
-from rlrun.run_dir import RunDir
-from rlrun.run_state import state_in_words
-from rlrun.terminal import SteadyConsole, plain_console, sparkline
+from rlrun.metrics.logs import read_metrics
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.records import TrainedLine, read_trained
+from rlrun.run_dir.state import state_in_words
 from rlrun.view.difference import print_differences
 from rlrun.view.samples import print_samples
 from rlrun.view.steps import print_steps

@@ -9,8 +9,8 @@ from difflib import SequenceMatcher
 
 from rich.text import Text
 
-from rlrun.records import TrainedLine
-from rlrun.terminal import SteadyConsole, visible
+from rlrun.console.terminal import SteadyConsole, visible
+from rlrun.run_dir.records import TrainedLine
 from rlrun.view.texts import number
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from rich.table import Table
 
-from rlrun.counted import counted
+from rlrun.console.counted import counted
+from rlrun.console.terminal import SteadyConsole
 from rlrun.errors import ConfigError, Problem, StorageError
-from rlrun.records import ValidationLine, read_validation
-from rlrun.terminal import SteadyConsole
+from rlrun.run_dir.records import ValidationLine, read_validation
 from rlrun.view.texts import number, parts, print_text, rule
 
 _KEYS: Mapping[str, Callable[[ValidationLine], float]] = {

@@ -8,12 +8,12 @@ from typing import Any
 
 from rich.table import Table
 
-from rlrun.activity import short_id
-from rlrun.logs import read_metrics
+from rlrun.console.activity import short_id
+from rlrun.console.terminal import SteadyConsole, visible
+from rlrun.metrics.logs import read_metrics
+from rlrun.metrics.stragglers import Cause
 from rlrun.report.run_data import read_timeline
-from rlrun.run_dir import RunDir
-from rlrun.stragglers import Cause
-from rlrun.terminal import SteadyConsole, visible
+from rlrun.run_dir.directory import RunDir
 
 _WIDE = 120
 """Columns of a terminal that has room for whole identities of prompts."""

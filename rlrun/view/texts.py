@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.rule import Rule
 
-from rlrun.terminal import SteadyConsole, visible
+from rlrun.console.terminal import SteadyConsole, visible
 
 
 def number(value: float | None) -> str:

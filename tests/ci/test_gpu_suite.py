@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from rlrun.config import load
-from rlrun.metrics import is_declared
+from rlrun.metrics.registry import is_declared
 from tests.conftest import environment
 from tests.factories import ROOT
 from tests.gpu.runs import FEWER, RUNS

@@ -112,7 +112,7 @@ def test_a_nightly_makes_what_its_recipes_need() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "rlrun.smollm2 no/such" in done.stdout
+    assert "rlrun.models.smollm2 no/such" in done.stdout
     assert "gym setup --venv .no-such" in done.stdout
 
 

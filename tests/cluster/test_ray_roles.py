@@ -25,7 +25,7 @@ from rlrun.cluster.ray_roles import RayRoles
 from rlrun.errors import GenerationError, StorageError, TrainingError
 from rlrun.interfaces import Abandoned
 from rlrun.refit.probe import Proof
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling
 from tests.cluster.conftest import SPREAD, ray_config, settings
 from tests.factories import config

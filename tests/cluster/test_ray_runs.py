@@ -19,9 +19,9 @@ from transformers import AutoTokenizer
 from rlrun.config import load_section
 from rlrun.env.gym_environment import GymEnvironment
 from rlrun.interfaces import Episode, PolicyAddress
-from rlrun.logs import read_metrics
-from rlrun.models import resolve_model
-from rlrun.sampled import SampledLog
+from rlrun.metrics.logs import read_metrics
+from rlrun.models.resolve import resolve_model
+from rlrun.serve.sampled import SampledLog
 from rlrun.types import Prompt, Row, StopReason
 from tests.cluster.conftest import SPREAD
 from tests.e2e.forked import Started

@@ -21,7 +21,7 @@ from rlrun.config.variants import discover
 from rlrun.config.yaml_file import read_yaml
 from rlrun.errors import ConfigError
 from rlrun.interfaces import REGISTRY, SLOTS
-from rlrun.metrics import METRICS, is_declared
+from rlrun.metrics.registry import METRICS, is_declared
 
 discover()
 CONF_FILES = sorted(conf_dir().rglob("*.yaml"))

@@ -16,7 +16,7 @@ from rlrun.config.model_words import is_recurrent, may_have_routers, not_causal,
 from rlrun.config.schema import Policy
 from rlrun.errors import ConfigError, DataError
 from rlrun.inputs import check_model
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
 from rlrun.planning.shape import check_weights, config_of, shape_of
 from tests.config.config_problems import only_problem
 from tests.factories import config

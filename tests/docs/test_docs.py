@@ -18,7 +18,7 @@ from rlrun.config.keys import all_keys
 from rlrun.config.load import load_section
 from rlrun.config.variants import discover
 from rlrun.errors import ConfigError
-from rlrun.metrics import METRICS, is_declared
+from rlrun.metrics.registry import METRICS, is_declared
 from tests.docs.commands import (
     DOCS,
     PAGES,

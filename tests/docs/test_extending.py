@@ -20,8 +20,8 @@ from rlrun.generation.sampler import Sampler
 from rlrun.generation.static import StaticGenerator
 from rlrun.generation.static_batch import StaticBatches
 from rlrun.interfaces import REGISTRY, ReadyGroup
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling, StopReason
 from tests.conftest import environment
 from tests.docs.commands import DOCS, ROOT, blocks

@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from rlrun.env.arithmetic import calculate, show
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from tests.factories import config
 
 CALLS = 0.4

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from tests.e2e.calculator_policy import Demonstrations, fine_tune
 from tests.env.gym_real import AGENTS, call, tool
 from tests.factories import config

@@ -20,7 +20,7 @@ from tests.e2e.standby import stand_by
 
 PRELOAD = [
     *("rlrun.assemble", "rlrun.preflight", "transformers.models.qwen3.modeling_qwen3"),
-    *("rlrun.eval_command", "rlrun.generation.process_child", "tests.e2e.warm"),
+    *("rlrun.evaluation.command", "rlrun.generation.process_child", "tests.e2e.warm"),
 ]
 
 FORKS = multiprocessing.get_context("forkserver")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.logs import read_metrics
-from rlrun.records import TrainedLine, read_trained
+from rlrun.metrics.logs import read_metrics
+from rlrun.run_dir.records import TrainedLine, read_trained
 from tests.conftest import SMALL
 from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_quickstart import untimed

@@ -14,7 +14,7 @@ import pytest
 
 from rlrun.cli import command_names
 from rlrun.config import list_recipes
-from rlrun.records import read_trained, read_validation
+from rlrun.run_dir.records import read_trained, read_validation
 from tests.conftest import environment, rlrun
 from tests.e2e.forked import forked
 

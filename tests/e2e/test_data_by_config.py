@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rlrun.records import read_trained, read_validation
+from rlrun.run_dir.records import read_trained, read_validation
 from tests.e2e.forked import forked
 
 ROWS = [

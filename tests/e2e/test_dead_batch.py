@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlrun.logs import read_metrics
-from rlrun.models import resolve_model
-from rlrun.training_state import load_tensors
+from rlrun.checkpoint.training_state import load_tensors
+from rlrun.metrics.logs import read_metrics
+from rlrun.models.resolve import resolve_model
 from tests.conftest import SMALL
 from tests.e2e.forked import forked as rlrun
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from rlrun.console import Console
+from rlrun.console.console import Console
 from rlrun.errors import ConfigError, DataError, EnvironmentDown, RlrunError, StorageError
-from rlrun.eval_command import evaluate
-from rlrun.eval_report import EvalReport, print_report
-from rlrun.logs import read_metrics
-from rlrun.records import read_validation
+from rlrun.evaluation.command import evaluate
+from rlrun.evaluation.report import EvalReport, print_report
+from rlrun.metrics.logs import read_metrics
+from rlrun.run_dir.records import read_validation
 from tests.conftest import SMALL
 from tests.e2e.forked import forked as rlrun
 

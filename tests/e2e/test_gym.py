@@ -18,8 +18,8 @@ import pytest
 
 from rlrun.audit import audit
 from rlrun.generation.vllm_args import is_installed
-from rlrun.logs import read_metrics
-from rlrun.records import read_trained, read_validation
+from rlrun.metrics.logs import read_metrics
+from rlrun.run_dir.records import read_trained, read_validation
 from tests.conftest import environment, rlrun
 from tests.e2e.counter_policy import SERVER, save_policy, write_rows
 from tests.e2e.forked import Started, forked

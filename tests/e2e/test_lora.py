@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.checkpoint.training_state import load_tensors
 from rlrun.config import load
-from rlrun.logs import read_metrics
+from rlrun.metrics.logs import read_metrics
 from rlrun.preflight import Verdict, preflight
-from rlrun.training_state import load_tensors
 from tests.conftest import SMALL
 from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_quickstart import untimed

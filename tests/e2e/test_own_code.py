@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rlrun.audit import audit
-from rlrun.logs import read_metrics
-from rlrun.records import TrainedLine, read_trained
+from rlrun.metrics.logs import read_metrics
+from rlrun.run_dir.records import TrainedLine, read_trained
 from tests.conftest import Command
 from tests.e2e.forked import forked
 

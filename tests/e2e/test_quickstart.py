@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rlrun.audit import audit
-from rlrun.logs import read_metrics
-from rlrun.metrics import is_declared
-from rlrun.records import read_trained, read_validation
+from rlrun.metrics.logs import read_metrics
+from rlrun.metrics.registry import is_declared
+from rlrun.run_dir.records import read_trained, read_validation
 from tests.conftest import SMALL
 from tests.e2e.forked import forked as rlrun
 
@@ -122,7 +122,7 @@ def test_a_run_directory_is_never_overwritten(small_run: Path, tmp_path: Path) -
 
 def untimed(run_dir: Path) -> list[dict[str, float]]:
     """The lines of metrics.jsonl without what depends on the clock."""
-    from rlrun.metrics import find
+    from rlrun.metrics.registry import find
 
     return [
         {

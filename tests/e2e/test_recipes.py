@@ -9,9 +9,9 @@ import pytest
 
 from rlrun.config import list_recipes, load
 from rlrun.env.gym import GymEnv
-from rlrun.logs import read_metrics
+from rlrun.metrics.logs import read_metrics
 from rlrun.preflight import Verdict, preflight
-from rlrun.records import TrainedLine, read_trained
+from rlrun.run_dir.records import TrainedLine, read_trained
 from tests.conftest import rlrun
 from tests.e2e.forked import forked
 from tests.env.gym_real import VENV, need_gym

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rlrun.training_state import load_tensors
+from rlrun.checkpoint.training_state import load_tensors
 from tests.conftest import SMALL
 from tests.e2e.forked import Started
 from tests.e2e.forked import forked as rlrun

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from rlrun.checkpoint import load_checkpoint
-from rlrun.training_state import load_tensors
+from rlrun.checkpoint.store import load_checkpoint
+from rlrun.checkpoint.training_state import load_tensors
 from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_quickstart import untimed
 from tests.e2e.test_resume import FINAL, start, wait_for_step

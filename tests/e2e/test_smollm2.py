@@ -18,16 +18,16 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rlrun.checkpoint.training_state import load_tensors
 from rlrun.config import load
 from rlrun.derived import sampling_of
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
 from rlrun.learner.learner import Learner
-from rlrun.logs import read_metrics
-from rlrun.models import SMOLLM2_FOLDER, eos_token_ids, resolve_model
-from rlrun.records import read_trained
-from rlrun.renderer import Renderer
-from rlrun.training_state import load_tensors
+from rlrun.metrics.logs import read_metrics
+from rlrun.models.resolve import SMOLLM2_FOLDER, eos_token_ids, resolve_model
+from rlrun.rendering.renderer import Renderer
+from rlrun.run_dir.records import read_trained
 from rlrun.types import GenerationRequest, Sampling
 from tests.conftest import rlrun
 from tests.factories import ROOT, sample, trajectory

@@ -12,9 +12,9 @@ import pytest
 
 from rlrun.audit import audit
 from rlrun.env.arithmetic import calculate, show
-from rlrun.logs import read_metrics
-from rlrun.records import TrainedLine, read_trained
-from rlrun.renderer import Renderer
+from rlrun.metrics.logs import read_metrics
+from rlrun.rendering.renderer import Renderer
+from rlrun.run_dir.records import TrainedLine, read_trained
 from tests.e2e.calculator_policy import save_policy, write_rows
 from tests.e2e.forked import forked
 from tests.factories import config

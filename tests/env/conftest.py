@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from transformers import AutoTokenizer
 
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from tests.env.gym_real import RealGym, need_gym
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from aiohttp import web
 
-from rlrun.abandoned import Abandoned
 from rlrun.config import load_section
 from rlrun.env.gym import ROW_FIELD, GymEnv
 from rlrun.env.gym_environment import GymEnvironment
+from rlrun.generation.abandoned import Abandoned
 from rlrun.interfaces import EpisodeOrder, PolicyAddress
-from rlrun.sampled import SampledLog
+from rlrun.serve.sampled import SampledLog
 from rlrun.types import Completion, Prompt, Row, Sampling, StopReason, Trajectory, VersionSpan
 
 AGENT = "fake_agent"

@@ -18,7 +18,7 @@ from rlrun.env.gym import GymEnv
 from rlrun.env.gym_environment import GymEnvironment
 from rlrun.gym.plan import Server
 from rlrun.interfaces import AgentEnvironment, Generator
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
 from rlrun.rollout.agents import AgentRollout
 from rlrun.serve.server import PolicyServer

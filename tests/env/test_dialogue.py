@@ -17,8 +17,8 @@ from rlrun.data.generators.guess_number import games, records
 from rlrun.env.guess_number import GuessNumber
 from rlrun.errors import ConfigError
 from rlrun.interfaces import Environment
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from rlrun.rollout import Job, Rollout, RolloutSettings
 from rlrun.types import FailureKind, Prompt, Row, Sampling, StopReason, Trajectory
 from tests.env.gym_real import Reply, Replying

@@ -20,8 +20,8 @@ from rlrun.errors import EnvironmentDown
 from rlrun.gym.plan import Plan, Server
 from rlrun.gym.servers import Servers
 from rlrun.interfaces import Abandoned, Episode
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from rlrun.rollout import Job, RolloutSettings
 from rlrun.rollout.agents import AgentRollout
 from rlrun.types import Failure, FailureKind, Row, Sampling, StopReason

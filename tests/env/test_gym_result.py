@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlrun.env.gym_result import BadResult, Tokens, partial_tokens, read_result
-from rlrun.sampled import SampledTurn
+from rlrun.serve.sampled import SampledTurn
 from rlrun.types import FailureKind, StopReason
 from tests.env.gym_fakes import TURNS, completion, item, result
 

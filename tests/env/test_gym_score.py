@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlrun.config import load_section
-from rlrun.score import score_file
+from rlrun.evaluation.score import score_file
 from tests.conftest import rlrun
 from tests.env.gym_real import (
     AGENTS,

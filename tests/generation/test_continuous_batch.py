@@ -15,7 +15,7 @@ from rlrun.errors import GenerationError
 from rlrun.generation.continuous_batch import ContinuousBatch
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import Completion, GenerationRequest, Sampling, VersionSpan
 from tests.generation.hybrid import tiny_hybrid
 

@@ -24,7 +24,7 @@ from rlrun.generation.process_pipe import Child, Reply
 from rlrun.interfaces import Abandoned, GeneratorInputs
 from rlrun.learner.attention import use_attention
 from rlrun.learner.model import saved_tensors
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import Completion, GenerationRequest, Sampling
 from tests.factories import config
 

@@ -15,7 +15,7 @@ from rlrun.errors import GenerationError, TrainingError
 from rlrun.generation import static_batch
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import Completion, GenerationRequest, Sampling, StopReason, VersionSpan
 from tests.generation.hybrid import tiny_hybrid
 

@@ -15,7 +15,7 @@ from rlrun.generation.continuous_batch import ContinuousBatch
 from rlrun.generation.transformers import TransformersGeneration
 from rlrun.interfaces import Abandoned, Generator, GeneratorInputs
 from rlrun.learner.model import saved_tensors
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import Completion, GenerationRequest, Sampling
 from tests.factories import config
 

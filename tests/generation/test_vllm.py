@@ -17,8 +17,8 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from rlrun.abandoned import Abandoned
 from rlrun.errors import GenerationError, GenerationTimeout, TrainingError
+from rlrun.generation.abandoned import Abandoned
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.static_batch import StaticBatches
 from rlrun.learner.model import saved_tensors

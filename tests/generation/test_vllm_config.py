@@ -20,7 +20,7 @@ from rlrun.generation.vllm import VLLMGeneration
 from rlrun.generation.vllm_args import OWNED, known_args, wrong_kwargs
 from rlrun.generation.vllm_log import EngineLog, first_error
 from rlrun.interfaces import GeneratorInputs
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from tests.conftest import environment
 from tests.factories import ROOT, config
 

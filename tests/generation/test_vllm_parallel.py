@@ -14,9 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rlrun.generation.sampler import Sampler
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.interfaces import Precision
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
 from rlrun.refit.probe import Probe
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling
 from tests.factories import config
 from tests.generation.vllm_session import CONTEXT, inputs_for

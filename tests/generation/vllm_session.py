@@ -17,9 +17,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.interfaces import GeneratorInputs, Precision
 from rlrun.learner.model import saved_tensors
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
 from rlrun.refit.probe import Proof
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from tests.factories import config
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from rlrun.logs import read_metrics
+from rlrun.metrics.logs import read_metrics
 from tests.conftest import environment, rlrun
 from tests.factories import ROOT
 from tests.gpu.runs import FEWER, RUNS

@@ -8,9 +8,9 @@ import pytest
 
 from rlrun.batch import Batch
 from rlrun.batching.fifo import Fifo
-from rlrun.event_log import EventLog
 from rlrun.grpo.decisions import Decisions
 from rlrun.grpo.due import Due
+from rlrun.run_dir.event_log import EventLog
 from rlrun.scheduler import Fail, Finish, Scheduler
 from tests.factories import config, group, sample, trajectory
 from tests.scheduler.scheduler_cases import settings

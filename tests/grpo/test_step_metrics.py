@@ -10,7 +10,7 @@ import pytest
 
 from rlrun.batch import Batch, collect_samples, with_advantages
 from rlrun.grpo.step_metrics import age_metrics, batch_metrics, overlap_metrics, speed_metrics
-from rlrun.metrics import METRICS, is_declared
+from rlrun.metrics.registry import METRICS, is_declared
 from rlrun.types import StopReason, TrajectoryGroup
 from tests.factories import config, group, prompt, trajectory
 

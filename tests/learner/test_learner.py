@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from rlrun.batch import Floats, Masked, Sample
+from rlrun.checkpoint.training_state import load_tensors, save_tensors
 from rlrun.errors import StorageError, TrainingError
 from rlrun.learner.learner import Learner
-from rlrun.training_state import load_tensors, save_tensors
 
 MakeLearner = Callable[..., Learner]
 

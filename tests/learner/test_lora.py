@@ -17,11 +17,11 @@ from torch.func import functional_call
 from transformers import AutoModelForCausalLM
 
 from rlrun.batch import Sample
+from rlrun.checkpoint.training_state import load_tensors, save_tensors
 from rlrun.errors import ConfigError, StorageError
 from rlrun.learner.learner import Learner
 from rlrun.learner.lora import adapter_size
-from rlrun.models import resolve_model
-from rlrun.training_state import load_tensors, save_tensors
+from rlrun.models.resolve import resolve_model
 
 MakeLearner = Callable[..., Learner]
 LORA = ("policy.lora.enabled=true", "policy.lora.rank=4", "policy.lora.alpha=12")

@@ -16,9 +16,9 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from rlrun.batch import Sample
+from rlrun.checkpoint.training_state import load_tensors, save_tensors
 from rlrun.learner.learner import Learner
 from rlrun.learner.sharding import Ranks, full_tensors
-from rlrun.training_state import load_tensors, save_tensors
 from tests.learner.conftest import new_learner, ragged_samples
 
 WORLD = 2

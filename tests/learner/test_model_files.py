@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from rlrun.checkpoint.training_state import load_tensors, save_tensors
 from rlrun.errors import DataError
 from rlrun.inputs import check_model
 from rlrun.learner.model import load_model, read_weights, save_model
-from rlrun.models import load_tokenizer, resolve_model
-from rlrun.training_state import load_tensors, save_tensors
+from rlrun.models.resolve import load_tokenizer, resolve_model
 from tests.factories import config
 from tests.learner.conftest import new_learner
 

@@ -16,11 +16,11 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from rlrun.batch import Sample
+from rlrun.checkpoint.training_state import load_tensors, save_tensors
 from rlrun.errors import TrainingError
 from rlrun.learner.gradients import clip_gradients
 from rlrun.learner.learner import Learner
 from rlrun.learner.sharding import Ranks, full_tensors
-from rlrun.training_state import load_tensors, save_tensors
 from tests.learner.conftest import new_learner, ragged_samples
 
 MakeLearner = Callable[..., Learner]

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from rlrun.checkpoint.training_state import flatten_optimizer_state, load_tensors, save_tensors
 from rlrun.errors import ConfigError, StorageError
 from rlrun.learner import shards
 from rlrun.learner.learner import Learner
 from rlrun.learner.mixture import experts, routers, set_up_routers
 from rlrun.learner.model import read_weights
 from rlrun.learner.sharding import Ranks, full_tensors
-from rlrun.training_state import flatten_optimizer_state, load_tensors, save_tensors
 from tests.e2e.forked import FORKS, start_server
 from tests.learner.conftest import new_learner, ragged_samples
 from tests.learner.mixtures import nemotron_h, qwen3_moe, saved

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlrun.metrics import METRICS
+from rlrun.metrics.registry import METRICS
 from rlrun.nightly.assertions import (
     AgeBound,
     Assertion,

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlrun.learner.model import saved_tensors
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
 from rlrun.refit.hub_names import with_hub_names
 from tests.learner.mixtures import qwen3_moe, saved
 

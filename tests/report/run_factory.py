@@ -7,10 +7,10 @@ import json
 import random
 from pathlib import Path
 
-from rlrun.embedded import embedded_folder
-from rlrun.records import TrainedLine, ValidationLine, write_lines
-from rlrun.run_dir import RunDir
-from rlrun.status import RunState
+from rlrun.models.embedded import embedded_folder
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.records import TrainedLine, ValidationLine, write_lines
+from rlrun.run_dir.status import RunState
 
 HOSTILE = (
     "</script><script>window.owned=1</script><img src=x onerror=window.owned=1>"

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlrun.embedded import embedded_folder
 from rlrun.errors import StorageError
-from rlrun.logs import read_metrics
-from rlrun.records import write_lines
+from rlrun.metrics.logs import read_metrics
+from rlrun.models.embedded import embedded_folder
 from rlrun.report import write_report
 from rlrun.report.page import as_script
 from rlrun.report.rollouts import middle_out, pick_rollouts, spread
 from rlrun.report.run_data import MOST_POINTS, collect, read_config, read_timeline
 from rlrun.report.time_use import NOTABLE, levers, time_use
 from rlrun.report.token_text import TokenText
-from rlrun.run_dir import RunDir
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.records import write_lines
 from tests.conftest import rlrun
 from tests.report.run_factory import (
     HOSTILE,

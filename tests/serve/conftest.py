@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from tests.serve.engines import WITH_TOOLS, Engine
 
 ENGINES = {

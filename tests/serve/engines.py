@@ -16,8 +16,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from rlrun.config.schema import RunConfig
 from rlrun.interfaces import Generator, GeneratorInputs
 from rlrun.learner.model import saved_tensors
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from rlrun.serve.server import PolicyServer
 from rlrun.serve.start import new_api_key, start_server
 from rlrun.types import Completion, GenerationRequest, StopReason, VersionSpan

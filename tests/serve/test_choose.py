@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from rlrun.errors import ConfigError
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.serve import choose
 from rlrun.serve.choose import check_serving, choose_reasoning_parser, choose_tool_parser
 from rlrun.serve.parsers import own_reasoning_parsers, own_tool_parsers

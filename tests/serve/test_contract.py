@@ -12,7 +12,7 @@ from typing import Any
 import openai
 import pytest
 
-from rlrun.sampled import SampledLog
+from rlrun.serve.sampled import SampledLog
 from rlrun.types import StopReason
 from tests.factories import config
 from tests.serve.engines import QUESTION, Engine, Served, serve

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from rlrun.errors import DataError
-from rlrun.models import resolve_model
-from rlrun.renderer import Renderer
+from rlrun.models.resolve import resolve_model
+from rlrun.rendering.renderer import Renderer
 from rlrun.serve.conversation import PromptMaker, read_conversation
 from rlrun.serve.errors import ApiError
 from rlrun.serve.fields import Fields

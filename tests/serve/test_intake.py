@@ -8,7 +8,7 @@ import asyncio
 import pytest
 
 from rlrun.errors import GenerationError
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.serve.intake import Intake
 from rlrun.types import Completion, GenerationRequest, Sampling
 from tests.serve.engines import Scripted

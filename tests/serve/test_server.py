@@ -17,7 +17,7 @@ import pytest
 
 from rlrun.errors import ConfigError, GenerationError
 from rlrun.interfaces import Generator
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from rlrun.serve import server as server_module
 from rlrun.serve.start import new_api_key, write_address
 from tests.docs.commands import DOCS, blocks

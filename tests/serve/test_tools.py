@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from rlrun.renderer import Renderer
+from rlrun.rendering.renderer import Renderer
 from tests.serve.engines import ADD, QUESTION, Scripted, Served, serve
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 37, "b": 45}}</tool_call>'

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 pytest.importorskip("vllm", reason="compares with vLLM, which is an extra")
 
 from rlrun.errors import ConfigError
-from rlrun.models import resolve_model
+from rlrun.models.resolve import resolve_model
 from rlrun.serve.parsers import own_reasoning_parsers, own_tool_parsers
 from rlrun.serve.vllm_parsers import (
     VllmReasoning,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from rlrun.errors import ConfigError, StorageError
-from rlrun.records import TrainedLine, write_lines
-from rlrun.run_dir import RunDir
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.records import TrainedLine, write_lines
 from rlrun.simulate.command import make_workload, simulate_command
 from rlrun.simulate.from_run import fit_rates, read_run
 from rlrun.simulate.options import Options

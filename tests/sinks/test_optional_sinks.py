@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from rlrun.errors import ConfigError
-from rlrun.logs import MetricsLogger, read_metrics
-from rlrun.run_dir import RunDir
+from rlrun.metrics.logs import MetricsLogger, read_metrics
+from rlrun.run_dir.directory import RunDir
 from rlrun.sinks.installed import check_sinks_installed
 from tests.conftest import environment
 from tests.factories import config
@@ -68,8 +68,8 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from rlrun.config import load
-from rlrun.logs import MetricsLogger
-from rlrun.run_dir import RunDir
+from rlrun.metrics.logs import MetricsLogger
+from rlrun.run_dir.directory import RunDir
 settings = load(["+recipe=quickstart", "logging.wandb.enabled=true"]).config.logging
 log = MetricsLogger(RunDir.read(Path(sys.argv[1])), settings)
 log.log(1, {"train/reward_mean": 0.25, "train/loss": float("nan")})
@@ -103,8 +103,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from rlrun.config import load
-from rlrun.logs import MetricsLogger
-from rlrun.run_dir import RunDir
+from rlrun.metrics.logs import MetricsLogger
+from rlrun.run_dir.directory import RunDir
 settings = load(["+recipe=quickstart", "logging.wandb.enabled=true"]).config.logging
 log = MetricsLogger(RunDir.read(Path(sys.argv[1])), settings)
 log.log(1, {"train/reward_mean": 0.25})

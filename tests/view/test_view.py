@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlrun.errors import ConfigError, StorageError
-from rlrun.records import TrainedLine, write_lines
-from rlrun.run_dir import RunDir
-from rlrun.status import RunState
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.records import TrainedLine, write_lines
+from rlrun.run_dir.status import RunState
 from rlrun.view import view
 
 HOSTILE = (

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlrun.errors import ConfigError, StorageError
-from rlrun.records import write_lines
-from rlrun.run_dir import RunDir
+from rlrun.run_dir.directory import RunDir
+from rlrun.run_dir.records import write_lines
 from rlrun.view import view
 from rlrun.view.difference import differences
 from tests.conftest import rlrun

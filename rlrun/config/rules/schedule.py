@@ -6,7 +6,7 @@ from __future__ import annotations
 from rlrun.config.duration import parse_duration
 from rlrun.config.rules.rule import rule
 from rlrun.config.suggest import nearest
-from rlrun.metrics import why_never_logged
+from rlrun.metrics.registry import why_never_logged
 
 STOP_METRICS = ("validation/accuracy", "validation/reward_mean", "validation/pass_k")
 

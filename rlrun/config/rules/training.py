@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from rlrun.config.rules.rule import rule
-from rlrun.counted import counted
+from rlrun.console.counted import counted
 
 
 @rule(

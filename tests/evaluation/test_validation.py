@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from rlrun.evaluation.validation import validation_metrics
+from rlrun.metrics.registry import is_declared
+from rlrun.types import TrajectoryGroup
+from tests.factories import group, prompt, trajectory
+
+
+def test_accuracy_is_over_all_rows_exactly() -> None:
+    groups = [group([float(i < 9)], i) for i in range(10)]
+    assert validation_metrics(groups, 1)["validation/accuracy"] == 0.9
+
+
+def test_a_failure_is_left_out_and_counted() -> None:
+    groups = [group([1.0], i) for i in range(9)] + [group([None], 9)]
+    metrics = validation_metrics(groups, 1)
+    assert metrics["validation/accuracy"] == 1.0
+    assert metrics["validation/failed_samples"] == 1.0
+
+
+def test_a_reward_that_measures_nothing_is_left_out_and_counted() -> None:
+    flagged = TrajectoryGroup(prompt(1), (trajectory(reward=0.0, flagged=True),))
+    metrics = validation_metrics([group([1.0]), flagged], 1)
+    assert metrics["validation/accuracy"] == 1.0
+    assert metrics["validation/failed_samples"] == 1.0
+
+
+def test_when_all_fail_there_is_no_accuracy_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        metrics = validation_metrics([group([None]), group([None], 1)], 1)
+    assert metrics == {"validation/failed_samples": 2.0}
+    assert "all 2 samples failed" in caplog.text
+
+
+def test_pass_k_counts_prompts_with_one_right_sample() -> None:
+    groups = [group([0.0, 1.0, 0.0]), group([0.0, 0.0, 0.0], 1)]
+    metrics = validation_metrics(groups, 3)
+    assert metrics["validation/pass_k"] == 0.5
+    assert metrics["validation/accuracy"] == pytest.approx(1 / 6)
+
+
+def test_a_prompt_without_a_scored_sample_is_not_counted_as_unsolved() -> None:
+    groups = [group([0.0, 1.0]), group([None, None], 1), group([None, 0.0], 2)]
+    assert validation_metrics(groups, 2)["validation/pass_k"] == 0.5
+
+
+def test_each_part_of_the_reward_is_a_mean_over_the_samples_that_have_it() -> None:
+    groups = [
+        TrajectoryGroup(prompt(), (replace(trajectory(), rewards={"correct": 1.0, "form": 0.5}),)),
+        group([0.0, None], 1),
+    ]
+    metrics = validation_metrics(groups, 1)
+    assert metrics["validation/reward/correct"] == 0.5
+    assert metrics["validation/reward/form"] == 0.5
+    assert all(is_declared(name) for name in metrics)
