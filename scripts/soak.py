@@ -178,7 +178,8 @@ class Soak:
             if not self.victim.runs:
                 self._went_by_itself()
                 return
-            if time.monotonic() > fault_at:
+            # What does not start for the first time is taken for a wrong setting, and ends the run.
+            if time.monotonic() > fault_at and self._step() > 0:
                 self._break()
                 fault_at = time.monotonic() + self.rng.expovariate(1 / mean_fault_s)
             time.sleep(SAMPLE_S)
@@ -281,6 +282,8 @@ class Soak:
 
     def check(self) -> None:
         """Looks at the files and the history; notes how long the steps took."""
+        if self.failed and self._step() == 0:
+            return  # there is nothing to look at
         run_dir, lines = RunDir.read(self.run_dir), read_metrics(self.run_dir / "metrics.jsonl")
         first = lines[0]["time"] if lines else 0.0
         # Not told apart by lives: a resume's first step is one of many.
