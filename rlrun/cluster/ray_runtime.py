@@ -182,7 +182,8 @@ def _connect(address: str | None) -> None:
             ray.init(address="local" if address is None else address, **options)
         if address is None:
             _hide_token()
-    except (RayError, ConnectionError, RuntimeError, ValueError, OSError) as error:
+    # Whatever it is: Ray raises a bare Exception where its processes come too late, for example.
+    except Exception as error:
         log.info("Ray cannot be joined or started", exc_info=error)
         where = "cluster.address"
         if address is None:

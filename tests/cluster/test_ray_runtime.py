@@ -11,6 +11,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from rlrun.cluster.ray_runtime import Runtime, _environment
 from rlrun.errors import ConfigError, EnvironmentDown
 from tests.cluster.conftest import ray_config, settings
+from tests.factories import config
 
 
 def test_a_cluster_that_is_too_small_is_refused(ray_address: str) -> None:
@@ -37,6 +38,17 @@ def test_places_that_others_have_are_an_error_and_no_wait_without_end(ray_addres
 def test_no_cluster_at_the_address_is_an_error(nowhere: str) -> None:
     with pytest.raises(EnvironmentDown, match="no Ray cluster is reached"):
         Runtime(settings(ray_config(nowhere)))
+
+
+def test_ray_that_comes_too_late_is_an_error_of_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def late(**_: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(ray, "init", late)
+    with pytest.raises(EnvironmentDown, match="Ray does not start here: The current node timed"):
+        Runtime(settings(config("cluster=ray", "cluster.address=null")))
 
 
 def test_secrets_are_not_among_what_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
