@@ -300,6 +300,9 @@ def _fill_disk(trial: Trial) -> str:
         return "ran on a small disk"
     if not _at_the_moment(trial):
         return ""
+    # What the driver starts has its limit, too: a Ray that cannot write does not even start.
+    if "ray" in trial.plan.setting and trial.victim.find("learner", trial.rng) is None:
+        return ""
     most = round(2**16 + trial.plan.strength * 2**19)
     for role in ("driver", "learner"):
         for pid in trial.victim.processes(role):
