@@ -387,7 +387,7 @@ KINDS: dict[str, Kind] = {
         ("async", "async gym") + VLLM + RAY,
         functools.partial(_kill, "generator"),
         (0, 5),
-        "does not start",
+        "does not start|its process died",
     ),
     "kill learner": Kind(RAY, functools.partial(_kill, "learner"), (6,), "learner rank"),
     "kill verifier": Kind(MATH, functools.partial(_kill, "verifier")),
