@@ -8,9 +8,10 @@ import math
 import sys
 from numbers import Real
 from types import NoneType
-from typing import Any, NoReturn
+from typing import Any
 
 from rlrun.errors import RESTORE, StorageError
+from rlrun.strict_json import no_constant
 
 _LARGEST = sys.float_info.max
 # Written integers stay below; sums of them still are floats.
@@ -89,8 +90,4 @@ def _in_range(values: list[Any], kinds: set[type], allowed: set[type]) -> bool:
     return not given or (-_LARGEST <= min(given) and max(given) <= _LARGEST)
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_decoder = json.JSONDecoder(parse_constant=_refuse)
+_decoder = json.JSONDecoder(parse_constant=no_constant)
