@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rlrun.advantage.group import GroupAdvantage
 from rlrun.config.schema import RunConfig
 from rlrun.console.counted import counted
 from rlrun.grpo.async_ import AsyncGRPO
@@ -103,7 +104,28 @@ def plan_in_words(config: RunConfig, stream: PromptStream) -> list[str]:
         f"{counted(tokens, 'sampled token')}) and {counted(updates, 'optimizer update')} each",
         f"{counted(stream.len_per_epoch, 'prompt')} per epoch{in_all}; model {policy.model}",
     ]
-    return lines + _async_in_words(config, scheduler_settings(config, stream))
+    lines += _async_in_words(config, scheduler_settings(config, stream))
+    return lines + _advantage_in_words(config)
+
+
+def _advantage_in_words(config: RunConfig) -> list[str]:
+    """What to say where rewards that the run itself grades can make an advantage very large."""
+    advantage, grpo = config.advantage, config.grpo
+    if not isinstance(advantage, GroupAdvantage) or not advantage.unbounded:
+        return []
+    shaping, effort = grpo.overlong_shaping, grpo.effort
+    grading = {
+        "grpo.overlong_shaping": shaping.enabled and shaping.penalty > 0,
+        "grpo.effort": effort.low_string is not None and effort.low_weight > 0,
+    }
+    return [
+        f"{name} grades rewards by length, and advantage.baseline=leave_one_out divides by the "
+        "spread of the other samples: one that differs from others that nearly agree gets an "
+        "advantage without a bound; set advantage.clip_low and advantage.clip_high, such as -5 and "
+        "5, or advantage.baseline=mean"
+        for name, on in grading.items()
+        if on
+    ]
 
 
 def _async_in_words(config: RunConfig, settings: SchedulerSettings) -> list[str]:

@@ -14,6 +14,8 @@ from safetensors.numpy import save_file
 
 from rlrun.cli import main
 from rlrun.config import load
+from rlrun.derived import plan_in_words
+from rlrun.inputs import read_prompts
 from rlrun.preflight import (
     CheckLine,
     Verdict,
@@ -47,6 +49,28 @@ def found(name: str, *overrides: str) -> CheckLine:
     """The one line of that name."""
     (line,) = [line for line in lines(*overrides) if line.name == name]
     return line
+
+
+def test_advantages_without_a_bound_are_told_where_the_run_grades_rewards() -> None:
+    shaping = "grpo.overlong_shaping"
+    graded = (f"{shaping}.enabled=true", f"{shaping}.max_response_tokens=256")
+    unbounded = "advantage.baseline=leave_one_out"
+    clips = ("advantage.clip_low=-5", "advantage.clip_high=5")
+
+    stream = read_prompts(load(["+recipe=quickstart"]).config, lambda notice: None).stream
+
+    def told(*flags: str) -> list[str]:
+        plan = plan_in_words(load(["+recipe=quickstart", *flags]).config, stream)
+        return [text.split()[0] for text in plan if "grades rewards by length" in text]
+
+    assert told(*graded, unbounded) == ["grpo.overlong_shaping"]
+    effort = ("grpo.effort.low_string=brief", "grpo.effort.low_weight=1")
+    assert told(*effort, unbounded) == ["grpo.effort"]
+    assert not told(*effort[:1], unbounded)
+    assert not told(*graded, "grpo.overlong_shaping.penalty=0", unbounded)
+    assert not told(*graded, unbounded, *clips)
+    assert not told(*graded)
+    assert not told(unbounded)
 
 
 def test_a_plan_that_the_rows_end_says_after_how_many_steps() -> None:

@@ -3,6 +3,11 @@
 
 A = (reward - baseline) / (std + EPSILON), in float64, per trajectory group (GRPO, arXiv 2402.03300,
 section 4.1; leave-one-out as in RLOO, arXiv 2402.14740). docs/loss.md has the details.
+
+With the mean baseline |A| <= (n - 1) / sqrt(n) for n samples, whatever their rewards. With
+leave-one-out the std is that of the others, and a sample may be any distance away from others that
+nearly agree: of the rewards 0, 1, 1, 0.9998 the first gets -8,600. Only EPSILON and the clips bound
+that. Rewards of two values, such as right and wrong, cannot: |A| <= sqrt(n) there.
 """
 
 from __future__ import annotations
@@ -61,6 +66,12 @@ class GroupAdvantage(Advantage):
                 "clip_low=0 with clip_high=0 makes every advantage 0",
                 "Set at least one of them to null or away from 0",
             )
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether rewards that nearly agree can make an advantage as large as 1 / EPSILON."""
+        clipped = self.clip_low is not None and self.clip_high is not None
+        return self.baseline is Baseline.LEAVE_ONE_OUT and self.normalize and not clipped
 
     def __call__(self, groups: Sequence[Sequence[float | None]]) -> list[list[float]]:
         """Advantages of every sample; see the base class.

@@ -7,12 +7,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ray.exceptions import RayError, RayTaskError
 
+from rlrun.cluster import ray_liveness
 from rlrun.cluster.placement import Seat
 from rlrun.cluster.ray_engine import EngineActor
 from rlrun.cluster.ray_runtime import LOGS, Runtime, end_actor, has_died, original
@@ -38,6 +40,8 @@ class Engine:
         version: Of the weights that it has; None before the first.
         load: Requests that it has not answered.
         starting: The start in progress, or the last one.
+        watch: Looks whether the actor of the moment hangs.
+        hung: The last one that did, and was killed for it.
     """
 
     def __init__(self, name: str, index: int, seat: Seat) -> None:
@@ -46,6 +50,8 @@ class Engine:
         self.version: int | None = None
         self.load = 0
         self.starting: asyncio.Task[None] | None = None
+        self.watch: asyncio.Task[None] | None = None
+        self.hung: Any = None
 
 
 class EnginePool:
@@ -212,6 +218,21 @@ class EnginePool:
                 raise GenerationError(engine.name, error.what, error.remedy) from None
             raise
         engine.actor = actor
+        if engine.watch is not None:
+            engine.watch.cancel()
+        engine.watch = asyncio.create_task(self._watch(engine, actor))
+
+    async def _watch(self, engine: Engine, actor: Any) -> None:
+        """Ends a process that hangs; its calls then fail as those of one that died."""
+        # What ended by itself is noticed by whoever calls it.
+        with suppress(RayError):
+            while engine.actor is actor:
+                if not await ray_liveness.answers(actor):
+                    log.warning("%s hangs; its process is killed", engine.name)
+                    engine.hung = actor
+                    end_actor(actor)
+                    return
+                await asyncio.sleep(ray_liveness.ASK_EVERY_S)
 
     async def _prove(self, engine: Engine, actor: Any) -> None:
         async def score(token_ids: Sequence[int]) -> list[float]:
@@ -243,6 +264,10 @@ class EnginePool:
             if engine.actor is actor:
                 engine.actor = engine.version = None
                 self._begin(engine)
+            if engine.hung is actor:
+                raise GenerationError(
+                    engine.name, "its process hung and was killed", LOGS
+                ) from None
             remedy = f"If nobody killed it, memory is the likely cause. {LOGS}"
             raise GenerationError(engine.name, "its process died", remedy) from None
 
@@ -253,6 +278,8 @@ class EnginePool:
             if engine.starting is not None:
                 engine.starting.cancel()
                 await asyncio.gather(engine.starting, return_exceptions=True)
+            if engine.watch is not None:
+                engine.watch.cancel()
             if engine.actor is None:
                 continue
             try:

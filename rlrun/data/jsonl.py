@@ -21,6 +21,7 @@ from rlrun.data.bad_row import BadRow, shown
 from rlrun.data.row_reader import NumberText
 from rlrun.data.stores import Locator, RecordStore, Scanned
 from rlrun.errors import DataError
+from rlrun.strict_json import NameTwice, no_constant, unique_names
 
 KEEP_IN_MEMORY_BYTES = 64 * 2**20
 """Data sets up to this size are independent of their files once loaded."""
@@ -124,6 +125,8 @@ def parse_line(line: bytes) -> dict[str, Any]:
         raise BadRow(
             "invalid JSON", f"{error.msg} at column {error.colno}: {shown(text)}"
         ) from None
+    except NameTwice as error:
+        raise BadRow("duplicate field", str(error)) from None
     except ValueError as error:
         raise BadRow("invalid number", str(error)) from None
     if end != len(text):
@@ -144,26 +147,13 @@ def _parse_or_reason(line: bytes) -> dict[str, Any] | BadRow:
         return error
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    record = dict(pairs)
-    if len(record) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadRow("duplicate field", f"field {shown(twice)} occurs more than once")
-    return record
-
-
-def _constant(name: str) -> NoReturn:
-    raise BadRow("invalid number", f"{name} is not JSON")
-
-
 def _finite(text: str) -> float:
     return float(NumberText(text))
 
 
 # One decoder for all rows: making one takes longer than reading a row.
 _decoder = json.JSONDecoder(
-    object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite
+    object_pairs_hook=unique_names, parse_constant=no_constant, parse_float=_finite
 )
 
 

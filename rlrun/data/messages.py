@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from rlrun.data.bad_row import BadRow, shown
+from rlrun.strict_json import NameTwice, read_json
 from rlrun.types import Message
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -72,8 +73,23 @@ def _message(item: object, name: str) -> Message:
     calls = message.get("tool_calls", [])
     if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
         raise BadRow("bad messages", f"{name} has tool_calls {shown(calls)}, not a list of objects")
+    for index, call in enumerate(calls):
+        _check_arguments(call, f"{name}.tool_calls[{index}].function.arguments")
     message["content"] = _content(item.get("content"), bool(message.get("tool_calls")), name)
     return message
+
+
+def _check_arguments(call: Mapping[str, Any], name: str) -> None:
+    function = call.get("function")
+    arguments = function.get("arguments") if isinstance(function, dict) else None
+    if not isinstance(arguments, str):
+        return
+    try:
+        read_json(arguments, only_finite=False)
+    except NameTwice as error:
+        raise BadRow("duplicate field", f"{name}: {error}") from None
+    except (ValueError, RecursionError):
+        pass  # What is no JSON is rendered as the text that it is.
 
 
 def _present(value: Any) -> Any:

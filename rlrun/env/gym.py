@@ -7,7 +7,6 @@ Nothing here imports NeMo Gym: its servers run in an environment of their own, s
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +14,7 @@ from urllib.parse import urlsplit
 
 from rlrun.interfaces import Env, Environment, component, setting
 from rlrun.serve.address import is_loopback
+from rlrun.strict_json import NameTwice, read_json
 from rlrun.types import Row
 
 ROW_FIELD = "responses_create_params"
@@ -138,8 +138,10 @@ def _metadata_problem(metadata: object) -> str | None:
             return f"{name}.{key} names audio, and rlrun trains on text only"
     extra = metadata.get("extra_body")
     try:
-        if extra is None or isinstance(json.loads(extra), dict):
+        if extra is None or isinstance(read_json(extra, only_finite=False), dict):
             return None
+    except NameTwice as error:
+        return f"{name}.extra_body: {error}"
     except (ValueError, RecursionError):
         pass  # Said below, as of what is JSON but no object.
     return f"{name}.extra_body is {extra!r:.80}, not the text of a JSON object"

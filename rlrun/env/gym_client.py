@@ -9,7 +9,6 @@ agent does not take) are final.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 import aiohttp
 
+from rlrun.strict_json import NameTwice, read_json
 from rlrun.types import FailureKind
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,10 @@ def asked_wait(text: str) -> float:
 
 def _decoded(url: str, content: bytes) -> object:
     try:
-        decoded: object = json.loads(content)
+        # Numbers that are none are told where they are used: not all of them matter.
+        decoded: object = read_json(content, only_finite=False)
+    except NameTwice as error:
+        raise RequestFailed(FailureKind.ENV_ERROR, f"{url}: in the answer, {error}") from error
     except (ValueError, RecursionError) as error:
         message = f"{url}: the answer is no JSON: {error}; it begins with {content[:80]!r}"
         raise RequestFailed(FailureKind.ENV_ERROR, message) from error

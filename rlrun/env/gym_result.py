@@ -25,6 +25,12 @@ NOT_MEASURES = frozenset(
 )
 """Fields of an answer that have a place of their own."""
 
+EDITED = (
+    "the agent shortened or rewrote what was said, showed other tools, or its model server did not "
+    "hand the token ids back; have it only add messages (docs/gym.md, Edited histories)"
+)
+"""Why an episode is no one sequence, and what to do."""
+
 MOST = 1e-3
 """Of a log-prob; rounding may lift it above 0."""
 
@@ -76,7 +82,7 @@ class Tokens:
             raise BadResult(
                 FailureKind.ENV_ERROR,
                 f"the prompt of turn {self.turns + 1} leaves the tokens of the turns before it at "
-                f"token {same} of {seen}: the agent or its model server edited the history",
+                f"token {same} of {seen}: {EDITED}",
             )
         new = len(prompt) - seen
         start = len(prompt)

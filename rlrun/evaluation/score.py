@@ -11,23 +11,51 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from rlrun.console.counted import counted
 from rlrun.data.gym_rows import GYM_FIELD
+from rlrun.data.load import SHOWN_PROBLEMS
 from rlrun.env.verifier import VerifyingEnv
 from rlrun.errors import ConfigError, DataError, Problem
 from rlrun.interfaces import Env, Environment, Episode, GroupEnvironment
+from rlrun.strict_json import NameTwice, read_json
 from rlrun.types import EnvStep, Prompt, Row, StopReason
 
 _WINDOW = 64
 """Rows in progress at once."""
+
+
+class _BadLine(DataError):
+    """A line that is not a row."""
+
+
+@dataclass(slots=True)
+class _BadLines:
+    """All of a file; the first SHOWN_PROBLEMS of them are told one by one."""
+
+    count: int = 0
+    first: list[_BadLine] = field(default_factory=list)
+
+    def add(self, line: _BadLine) -> None:
+        self.count += 1
+        if self.count <= SHOWN_PROBLEMS:
+            self.first.append(line)
+
+    def refusal(self, path: Path) -> DataError:
+        """What they come to; one alone speaks for itself."""
+        if self.count == 1:
+            return self.first[0]
+        listed = "".join(f"\n  {line}" for line in self.first)
+        if self.count > len(self.first):
+            listed += f"\n  ... and {self.count - len(self.first)} more"
+        what = f"{self.count} lines are not rows, and nothing behind the first of them is scored"
+        return DataError(str(path), what, f"Correct them:{listed}")
 
 
 @dataclass(slots=True)
@@ -67,7 +95,8 @@ def score_file(
         answers: Reference answers by prompt_id, for lines that carry none.
 
     Raises:
-        DataError: The file cannot be read, or a line is not a row; the lines before it are written.
+        DataError: The file cannot be read, or lines of it are not rows: says which. What comes
+            before the first of them is written, and nothing behind it is scored.
         ConfigError: The environment scores groups only.
     """
     with contextlib.redirect_stdout(sys.stderr):  # what user code prints is not a result
@@ -83,17 +112,24 @@ async def _score(path: Path, env: Env, out: TextIO, answers: Mapping[str, str]) 
         raise ConfigError([Problem("env.reward_function", what, remedy)])
     await _open(environment)
     pending: deque[tuple[object, asyncio.Task[EnvStep]]] = deque()
+    bad = _BadLines()
     try:
-        for identity, episode in _episodes(path, env, answers):
-            if len(pending) >= _WINDOW:
-                await _write_first(pending, out, counts)
-            pending.append((identity, asyncio.create_task(environment.step(episode))))
-            await asyncio.sleep(0)
-        while pending:
-            await _write_first(pending, out, counts)
+        for read in _episodes(path, env, answers):
+            if isinstance(read, _BadLine):
+                # Before the rest is read, which leaves what is being scored no time.
+                await _write_all(pending, out, counts)
+                bad.add(read)
+            elif not bad.count:
+                if len(pending) >= _WINDOW:
+                    await _write_first(pending, out, counts)
+                identity, episode = read
+                pending.append((identity, asyncio.create_task(environment.step(episode))))
+                await asyncio.sleep(0)
+        await _write_all(pending, out, counts)
+        if bad.count:
+            raise bad.refusal(path)
     except DataError:
-        while pending:
-            await _write_first(pending, out, counts)
+        await _write_all(pending, out, counts)
         raise
     finally:
         await _end(pending, environment)
@@ -116,6 +152,13 @@ async def _end(
         task.cancel()
     await asyncio.gather(*(task for _, task in pending), return_exceptions=True)
     await environment.close()
+
+
+async def _write_all(
+    pending: deque[tuple[object, asyncio.Task[EnvStep]]], out: TextIO, counts: Counts
+) -> None:
+    while pending:
+        await _write_first(pending, out, counts)
 
 
 async def _write_first(
@@ -144,38 +187,40 @@ async def _write_first(
     out.write(json.dumps(fields) + "\n")
 
 
-def _episodes(path: Path, env: Env, answers: Mapping[str, str]) -> Iterator[tuple[object, Episode]]:
+def _episodes(
+    path: Path, env: Env, answers: Mapping[str, str]
+) -> Iterator[tuple[object, Episode] | _BadLine]:
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if number == 1:
                     line = line.removeprefix(b"\xef\xbb\xbf")
                 if line.strip():
-                    yield _episode(line, f"{path}:{number}", number, env, answers)
+                    yield _read_line(line, f"{path}:{number}", number, env, answers)
     except OSError as problem:
         raise DataError(
             str(path), f"cannot be read: {problem.strerror}", "Check the path"
         ) from problem
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"the number {text:.40} is out of range")
-    return number
+def _read_line(
+    line: bytes, where: str, number: int, env: Env, answers: Mapping[str, str]
+) -> tuple[object, Episode] | _BadLine:
+    try:
+        return _episode(line, where, number, env, answers)
+    except _BadLine as bad:
+        return bad
 
 
 def _fields(line: bytes, where: str) -> dict[str, Any]:
     try:
-        fields = json.loads(line, parse_constant=_refuse, parse_float=_finite)
+        fields = read_json(line, only_finite=True)
+    except NameTwice as problem:
+        raise _BadLine(where, str(problem), "Give it once") from problem
     except (ValueError, RecursionError) as problem:
-        raise DataError(where, f"not JSON: {problem}", "Give one JSON object per line") from problem
+        raise _BadLine(where, f"not JSON: {problem}", "Give one JSON object per line") from problem
     if not isinstance(fields, dict):
-        raise DataError(where, "not a JSON object", "Give one JSON object per line")
+        raise _BadLine(where, "not a JSON object", "Give one JSON object per line")
     return fields
 
 
@@ -192,11 +237,11 @@ def _episode(
     if not isinstance(response, str):
         shown = f"response={json.dumps(response):.80} is not a text"
         what = shown if "response" in fields else 'there is no "response"'
-        raise DataError(where, what, "Give the text to score")
+        raise _BadLine(where, what, "Give the text to score")
     gold = fields.get("gold", fields.get("answer", ""))
     if isinstance(gold, bool) or not isinstance(gold, str | int | float):
         what = f"gold={json.dumps(gold):.80} is not a text"
-        raise DataError(where, what, "Give the reference answer")
+        raise _BadLine(where, what, "Give the reference answer")
     left_out = ("gold",) if is_gym else ("response", "gold")
     payload = {key: value for key, value in fields.items() if key not in left_out}
     row = Row(str(number), (), str(gold), payload, where)
@@ -205,7 +250,7 @@ def _episode(
     problem = None if given and isinstance(env, VerifyingEnv) else env.check_row(row)
     if problem is not None:
         lacks = not given and not is_gym
-        raise DataError(where, problem, 'Add the reference answer as "gold"' if lacks else "")
+        raise _BadLine(where, problem, 'Add the reference answer as "gold"' if lacks else "")
     episode = Episode(
         prompt=Prompt(position=number - 1, epoch=0, row=row, token_ids=()),
         sample_index=0,

@@ -8,9 +8,10 @@ import math
 import sys
 from numbers import Real
 from types import NoneType
-from typing import Any, NoReturn
+from typing import Any
 
 from rlrun.errors import RESTORE, StorageError
+from rlrun.strict_json import NameTwice, no_constant, unique_names
 
 _LARGEST = sys.float_info.max
 # Written integers stay below; sums of them still are floats.
@@ -22,10 +23,13 @@ def parse_object(where: str, line: bytes) -> dict[str, Any]:
     """The object on a line.
 
     Raises:
-        StorageError: The line is not UTF-8, not strict JSON or no object; says ``where``.
+        StorageError: The line is not UTF-8, not strict JSON, no object, or has a name twice; says
+            ``where``.
     """
     try:
         values = _decoder.decode(line.decode())
+    except NameTwice as error:
+        raise StorageError(where, f"is not as it was written: {error}", RESTORE) from error
     except (ValueError, RecursionError) as error:
         raise StorageError(where, f"is no JSON: {error}", RESTORE) from error
     if not isinstance(values, dict):
@@ -89,8 +93,4 @@ def _in_range(values: list[Any], kinds: set[type], allowed: set[type]) -> bool:
     return not given or (-_LARGEST <= min(given) and max(given) <= _LARGEST)
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-_decoder = json.JSONDecoder(parse_constant=_refuse)
+_decoder = json.JSONDecoder(object_pairs_hook=unique_names, parse_constant=no_constant)

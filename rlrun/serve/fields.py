@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from rlrun.run_dir.json_line import is_number
-from rlrun.serve.errors import bad_request
+from rlrun.serve.errors import ApiError, bad_request
+from rlrun.strict_json import NameTwice, read_json
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -60,12 +60,16 @@ class Fields:
     """The fields of one request. Null is the same as absent.
 
     Raises:
-        ApiError: The body is no JSON object (400).
+        ApiError: The body is no JSON object (400), or an object in it has a name twice (422).
     """
 
     def __init__(self, body: bytes) -> None:
         try:
-            values = json.loads(body)
+            # Numbers that are none are refused by the field that they are given for.
+            values = read_json(body, only_finite=False)
+        except NameTwice as error:
+            # No 400: a client of NeMo Gym takes one that says max_tokens for a full context.
+            raise ApiError(422, f"In the body, {error}. Give it once", param=error.name) from error
         except (ValueError, RecursionError) as error:
             raise bad_request(f"The body is not JSON: {error}") from error
         if not isinstance(values, dict):

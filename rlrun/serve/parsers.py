@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlrun.strict_json import no_constant
+
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
@@ -155,14 +157,10 @@ def _typed(value: str, kind: object) -> Any:
     }
     spelled = value.strip().lower() if "boolean" in kinds else value
     try:
-        read = json.loads(spelled, parse_constant=_no_constant)
+        read = json.loads(spelled, parse_constant=no_constant)
     except (ValueError, RecursionError):
         return value
     return read if any(type(read) in wanted.get(one, ()) for one in kinds) else value
-
-
-def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is not JSON")
 
 
 THINK, THINK_END = "<think>", "</think>"

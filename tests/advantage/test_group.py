@@ -61,6 +61,49 @@ def test_equals_the_reference(
     assert advantages == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
+@pytest.mark.parametrize(("baseline", "normalize"), CENTRED)
+@given(
+    level=st.sampled_from([0.0, 1.0, -0.3, 100.0]),
+    steps=st.lists(st.integers(0, 4), min_size=2, max_size=9),
+    step=st.floats(1e-9, 1e-2),
+    outlier=st.sampled_from([None, 0.0, 1.0]),
+)
+def test_rewards_that_nearly_agree_equal_the_reference(
+    baseline: Baseline,
+    normalize: bool,
+    level: float,
+    steps: list[int],
+    step: float,
+    outlier: float | None,
+) -> None:
+    rewards = [outlier, *(level + step * count for count in steps)]
+    expected = reference_float64.advantages(rewards, baseline.value, normalize)
+    assert one(rewards, baseline, normalize) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@given(rewards=GROUP)
+def test_the_mean_baseline_has_a_bound_whatever_the_rewards(rewards: list[float | None]) -> None:
+    n = sum(reward is not None for reward in rewards)
+    largest = max(map(abs, one(rewards)), default=0.0)
+    assert largest <= (n - 1) / math.sqrt(max(n, 1)) * (1 + 1e-9) or n < 2
+
+
+@given(rewards=st.lists(st.sampled_from([-0.5, 1.0]), min_size=2, max_size=20))
+def test_leave_one_out_has_a_bound_where_rewards_take_two_values(rewards: list[float]) -> None:
+    largest = max(map(abs, one(rewards, Baseline.LEAVE_ONE_OUT)))
+    assert largest <= math.sqrt(len(rewards)) * (1 + 1e-9)
+
+
+def test_leave_one_out_has_only_the_clips_as_a_bound_on_a_continuous_scale() -> None:
+    rewards = [0.0, 1.0, 1.0, 0.9998]
+    assert one(rewards, Baseline.LEAVE_ONE_OUT)[0] == pytest.approx(-8585.3, rel=1e-4)
+    assert min(one(rewards, Baseline.LEAVE_ONE_OUT, clip_low=-5)) == -5
+    assert group_advantage(Baseline.LEAVE_ONE_OUT, clip_low=-5).unbounded
+    assert not group_advantage(Baseline.LEAVE_ONE_OUT, clip_low=-5, clip_high=5).unbounded
+    assert not group_advantage(Baseline.LEAVE_ONE_OUT, normalize=False).unbounded
+    assert not group_advantage().unbounded
+
+
 @pytest.mark.parametrize(("baseline", "normalize"), VARIANTS)
 @given(rewards=GROUP, random=st.randoms(use_true_random=False))
 def test_order_of_samples_does_not_matter_to_the_bit(

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import ray
 
+from rlrun.cluster import ray_liveness
 from rlrun.cluster.ray_generator import RayGenerator
 from rlrun.cluster.ray_learner import RayLearner
 from rlrun.cluster.ray_pool import Engine, EnginePool
@@ -222,6 +223,28 @@ def test_a_killed_engine_comes_back_with_the_newest_weights_and_proves_it(
     assert ray.get(first.actor.whereabouts.remote()).pid != pid
     assert checked == ["engine 0 of 2"] and not failures
     assert all_scores(loop, generator, ids) == [expected, expected]
+
+
+def test_an_engine_that_hangs_is_killed_and_comes_back(
+    generator: RayGenerator, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = generator.pool.engines[0]
+    until(lambda: first.actor is not None)
+    actor, view = first.actor, generator.engine_views()[0]
+    assert loop.run(ray_liveness.answers(actor))
+    pid = ray.get(actor.whereabouts.remote()).pid
+    call = loop.start(view.generate([request(60, seed=seed) for seed in range(400)]))
+    until(lambda: first.load > 0)
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(ray_liveness, "ASK_EVERY_S", 0.5)
+    monkeypatch.setattr(ray_liveness, "PATIENCE", 2)
+    loop.run(generator.pool._watch(first, actor))
+    monkeypatch.undo()
+    with pytest.raises(GenerationError, match="engine 0 of 2: its process hung and was killed"):
+        call.result(timeout=300)
+    until(lambda: first.actor is not None)
+    assert ray.get(first.actor.whereabouts.remote()).pid != pid
+    assert len(loop.run(view.generate([request()]))) == 1
 
 
 def test_what_the_engine_raises_arrives_as_it_is(generator: RayGenerator, loop: Loop) -> None:

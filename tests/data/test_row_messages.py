@@ -24,6 +24,18 @@ def test_null_content_beside_tool_calls_is_empty_text(load):
     assert read[2] == messages[2]
 
 
+@pytest.mark.parametrize("arguments", ['{"a": 1, "b": {"c": 1, "c": 2}}', "{'a': 1}", 5])
+def test_arguments_that_have_a_name_twice_are_refused_with_the_line(load, arguments):
+    call = {**CALL, "function": {"name": "add", "arguments": arguments}}
+    messages = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}, USER]
+    if "c" not in str(arguments):
+        assert load(rows(messages)).rows[0].messages[1]["tool_calls"] == [call]
+        return
+    told = r"rows\.jsonl:1 duplicate field: messages\[1\]\.tool_calls\[0\].*: field 'c' occurs more"
+    with pytest.raises(DataError, match=told):
+        load(rows(messages))
+
+
 def test_an_empty_list_of_calls_is_none(load):
     messages = [
         {**USER, "tool_calls": []},

@@ -204,6 +204,10 @@ class FakeAgent:
     async def _malformed(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
         return web.Response(text='{"reward": 1.0,', content_type="application/json")
 
+    async def _twice(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
+        text = json.dumps(good).removesuffix("}") + ', "reward": 0.0}'
+        return web.Response(text=text, content_type="application/json")
+
     async def _count(self, request: web.Request, row: Any, good: Any) -> web.StreamResponse:
         return web.json_response([good, good])
 

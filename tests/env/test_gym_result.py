@@ -52,9 +52,9 @@ def test_reasoning_alone_and_an_empty_last_message_are_read() -> None:
 def test_a_prompt_that_leaves_the_history_is_named_with_its_place() -> None:
     edited = item((5, 6, 7, 8, 99, 1, 2), (3, 4))
     sampled = [SAMPLED[0], SampledTurn((5, 6, 7, 8, 99, 1, 2), completion((3, 4)))]
-    assert "turn 2 leaves the tokens of the turns before it at token 4 of 5" in refused(
-        [GOOD[0], edited], sampled
-    )
+    told = refused([GOOD[0], edited], sampled)
+    assert "turn 2 leaves the tokens of the turns before it at token 4 of 5" in told
+    assert "have it only add messages (docs/gym.md, Edited histories)" in told
 
 
 def test_tokens_that_the_run_did_not_sample_are_refused() -> None:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import io
 import json
 import sys
@@ -99,6 +100,8 @@ def test_blank_lines_crlf_and_byte_order_mark(tmp_path):
         (b"[" * 100_000, "not JSON"),
         (b'{"response": "3", "gold": NaN}', "NaN"),
         (b'{"response": "3", "gold": "3", "other": [-Infinity]}', "-Infinity"),
+        (b'{"response": "3", "gold": "3", "other": 1e400}', "1e400 is out of range"),
+        (b'{"response": "3", "gold": "3", "gold": "4"}', "field 'gold' occurs more than once"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -111,6 +114,41 @@ def test_bad_line_is_named_after_what_came_before_it_is_written(tmp_path, line, 
     assert caught.value.where == f"{path}:2" and told in str(caught.value)
     assert caught.value.exit_code == 3
     assert json.loads(out.getvalue())["reward"] == 1.0
+
+
+def test_all_bad_lines_are_told_at_once_and_nothing_behind_the_first_is_scored(tmp_path):
+    path, good = tmp_path / "a.jsonl", b'{"response": "\\\\boxed{3}", "gold": "3"}\n'
+    path.write_bytes(good * 70 + b"{\n" + good + b'{"gold": "3"}\n' + good + b"[1]\n" * 30)
+    out = io.StringIO()
+    with pytest.raises(DataError) as caught:
+        score_file(path, MATH, out)
+    assert [json.loads(line)["id"] for line in out.getvalue().splitlines()] == [*range(1, 71)]
+    assert caught.value.exit_code == 3
+    first, *listed, more = str(caught.value).splitlines()
+    assert first.startswith(f"{path}: 32 lines are not rows")
+    assert more == "  ... and 12 more."
+    assert len(listed) == 20
+    assert listed[0].startswith(f"  {path}:71: not JSON")
+    assert listed[1] == f'  {path}:73: there is no "response". Give the text to score.'
+    assert listed[2].startswith(f"  {path}:75: not a JSON object")
+
+
+def test_what_comes_before_a_bad_line_is_written_before_the_rest_is_read():
+    """Reading leaves the event loop no time, and time limits go on."""
+    out = io.StringIO()
+
+    class Source:
+        def open(self, mode):
+            return contextlib.nullcontext(self.lines())
+
+        def lines(self):
+            yield b'{"response": "\\\\boxed{3}", "gold": "3"}\n'
+            yield b"{"
+            assert json.loads(out.getvalue())["reward"] == 1.0
+            yield b"["
+
+    with pytest.raises(DataError, match="2 lines are not rows"):
+        score_file(Source(), MATH, out)
 
 
 def test_missing_file_is_a_data_error(tmp_path):

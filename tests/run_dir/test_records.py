@@ -167,7 +167,12 @@ def test_the_lines_of_a_prompt_are_found_whatever_it_is_called(
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [('{"step": 1', "is no JSON"), ("[]", "is no JSON object"), ("{}", "lacks advantages,")],
+    [
+        ('{"step": 1', "is no JSON"),
+        ("[]", "is no JSON object"),
+        ("{}", "lacks advantages,"),
+        ('{"step": 1, "step": 2}', "is not as it was written: field 'step' occurs more than once"),
+    ],
 )
 def test_a_damaged_line_is_named_by_file_and_number(tmp_path: Path, text: str, what: str) -> None:
     path = tmp_path / "step_000001.jsonl"

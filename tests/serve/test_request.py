@@ -60,6 +60,19 @@ def test_any_other_sampling_is_refused_by_name(fields: dict[str, Any], named: st
     assert caught.value.message.startswith(named)
 
 
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        (b'{"model": "m", "max_tokens": 5, "max_tokens": 9}', "max_tokens"),
+        (b'{"messages": [{"role": "user", "content": "a", "content": "b"}]}', "content"),
+    ],
+)
+def test_a_field_given_twice_is_refused_by_name(body: bytes, named: str) -> None:
+    with pytest.raises(ApiError, match=f"field '{named}' occurs more than once") as caught:
+        Fields(body)
+    assert (caught.value.status, caught.value.param) == (422, named)
+
+
 def test_a_mixture_of_training_and_validation_is_refused() -> None:
     mixed = Sampling(0.7, top_p=0.5)
     with pytest.raises(ApiError):
