@@ -79,8 +79,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(command)
 
 
-SLOW_FIRST = ("e2e", "cluster", "env", "refit", "generation", "serve")
-"""Folders whose files take long: if they came last, one worker would wait for the other."""
+SLOW_FIRST = (
+    *("e2e", "cluster", "env", "refit", "generation", "serve", "docs", "faults", "nightly"),
+    *("learner", "planning", "simulate", "bad_inputs", "config"),
+    *("test_preflight.py", "test_unread_keys.py", "test_hostile_files.py"),
+)
+"""Folders and files that take long: if they came last, one worker would wait for the other."""
 
 ONE_WORKER = {
     "ray_address": (
@@ -95,12 +99,12 @@ dozen servers or an engine."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts the tests by what their folders take."""
+    """Sorts the tests by what their folders or files take."""
     tests = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(tests).parts[0]
-        return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
+        name = item.path.relative_to(tests).parts[0]
+        return SLOW_FIRST.index(name) if name in SLOW_FIRST else len(SLOW_FIRST)
 
     items.sort(key=place)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ONE_WORKER, pytest_xdist_make_scheduler
+from tests.conftest import ONE_WORKER, SLOW_FIRST, pytest_xdist_make_scheduler
 
 TESTS = Path(__file__).parent.parent
 
@@ -39,6 +39,10 @@ def test_all_files_that_share_a_fixture_are_known(fixture: str) -> None:
         if asks_for(file, fixture)
     }
     assert asking == set(ONE_WORKER[fixture])
+
+
+def test_what_comes_first_is_there() -> None:
+    assert [name for name in SLOW_FIRST if not (TESTS / name).exists()] == []
 
 
 class Options:
