@@ -79,19 +79,56 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             terminalreporter.write_line(command)
 
 
-SLOW_FIRST = ("e2e", "cluster", "env", "refit", "generation", "serve")
-"""Folders whose files take long: if they came last, one worker would wait for the other."""
+SLOW_FIRST = (
+    *("e2e", "cluster", "env", "refit", "generation", "serve", "docs", "faults", "nightly"),
+    *("learner", "planning", "simulate", "bad_inputs", "config"),
+    *("test_preflight.py", "test_unread_keys.py", "test_hostile_files.py"),
+)
+"""Folders and files that take long: if they came last, one worker would wait for the other."""
+
+ONE_WORKER = {
+    "ray_address": (
+        *("cluster/test_ray_roles.py", "cluster/test_ray_runs.py"),
+        "cluster/test_ray_runtime.py",
+    ),
+    "real_gym": ("env/test_gym_score.py", "env/test_gym_servers.py"),
+    "vllm": ("generation/test_vllm.py", "refit/test_refit.py"),
+}
+"""Files by the fixture of the session that they share: two workers would each start a cluster, a
+dozen servers or an engine."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sorts the tests by what their folders take."""
+    """Sorts the tests by what their folders or files take."""
     tests = Path(__file__).parent
 
     def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(tests).parts[0]
-        return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
+        name = item.path.relative_to(tests).parts[0]
+        return SLOW_FIRST.index(name) if name in SLOW_FIRST else len(SLOW_FIRST)
 
     items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """Gives one worker the tests of a file, or of all files that share what starts slowly."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class BySharedFixture(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return worker_scope(super()._split_scope(nodeid))
+
+    return BySharedFixture(config, log)
+
+
+def worker_scope(file: str) -> str:
+    """Equal for files that go to one worker."""
+    for shared, files in ONE_WORKER.items():
+        if file.removeprefix("tests/") in files:
+            return shared
+    return file
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,13 +8,12 @@ where it comes from.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlrun.config.flags import Choice, Flags, parse_flags, unknown_choice
-from rlrun.config.order import RUN, Layer, Uncombinable, announce, as_hydra, layers_of_run
+from rlrun.config.order import RUN, Announced, Item, Layer, Uncombinable, layers_of_run
 from rlrun.config.origin import Assignment, OriginKind
 from rlrun.config.paths import conf_dir, display, expand, is_dir
 from rlrun.config.recipes import find_recipe, no_recipe, recipe_folders, recipe_name
@@ -64,8 +63,9 @@ class _Composer:
         self._folders = [conf_dir()] + ([self._config_dir] if self._config_dir else [])
         self._groups = config_groups(self._folders)
         self._run_file = read_yaml(conf_dir() / f"{RUN}.yaml")
-        self._announced: set[tuple[str, str]] = set()
+        self._announced: dict[tuple[str, str], Announced] = {}
         self._recipes: dict[str, YamlFile] = {}
+        self._names: dict[Path, str] = {}
         self._scale: Choice | None = None
         self._overlays: dict[str, YamlFile] = {}
 
@@ -76,7 +76,8 @@ class _Composer:
         overrides_of_files = self._recipe(flags) + self._choices(flags)
         self._announce("", RUN)
         try:
-            for layer in layers_of_run(overrides_of_files):
+            files = tuple(self._announced.values())
+            for layer in layers_of_run(files, tuple(overrides_of_files)):
                 self._read(layer)
         except Uncombinable as error:
             self._result.complete = False
@@ -119,9 +120,8 @@ class _Composer:
         file = self._file(group, name)
         if file is None or (group, name) in self._announced:
             return
-        self._announced.add((group, name))
         self._note_mistakes(file)
-        announce(group, name, [as_hydra(item) for item in file.defaults], file.package)
+        self._announced[group, name] = Announced.of(group, name, file)
         for item in file.defaults:
             if item.choice is None:
                 continue
@@ -153,14 +153,14 @@ class _Composer:
     def _store(self, path: Path, where: str, above: tuple[Path, ...]) -> str | None:
         """The name under which Hydra knows a recipe file from now on; None if it has none."""
         path = path.resolve()
-        name = "recipe_" + hashlib.sha256(str(path).encode()).hexdigest()[:16]
+        name = self._names.setdefault(path, f"recipe_{len(self._names)}")
         if path in above:
             self._report.add(where, f"{display(path)} builds on itself", "Take the item out")
             return None
         file = read_yaml(path)
         self._note_mistakes(file)
         self._recipes[name] = file
-        layers, choices = list[object](), list[object]()
+        layers, choices = list[Item](), list[Item]()
         for item in file.defaults:
             if item.choice == "_self_" and "_self_" in layers:
                 what = "_self_ is given twice in the defaults list"
@@ -171,12 +171,12 @@ class _Composer:
                 choices += self._item(file, item)
         if "_self_" not in layers:
             layers.append("_self_")
-        announce("recipe", name, [*layers, *choices], "_global_")
+        self._announced["recipe", name] = Announced("recipe", name, (*layers, *choices))
         # Those that it builds on come before it.
         self._recipes[name] = self._recipes.pop(name)
         return name
 
-    def _base(self, file: YamlFile, item: DefaultsItem, above: tuple[Path, ...]) -> list[object]:
+    def _base(self, file: YamlFile, item: DefaultsItem, above: tuple[Path, ...]) -> list[Item]:
         if item.choice == "_self_":
             return ["_self_"]
         where = file.where(item.line)
@@ -190,7 +190,7 @@ class _Composer:
         stored = None if path is None else self._store(path, where, above)
         return [] if stored is None else [stored]
 
-    def _item(self, file: YamlFile, item: DefaultsItem) -> list[object]:
+    def _item(self, file: YamlFile, item: DefaultsItem) -> list[Item]:
         """A choice in a recipe's defaults list as Hydra takes it, with the scale set aside."""
         group, where = (item.group or "").lstrip("/"), file.where(item.line)
         choice = Choice(group, str(item.choice), where)
@@ -207,7 +207,7 @@ class _Composer:
             self._report.add(where, what, f"Write - override /{group}: {choice.name}")
         else:
             self._announce(group, choice.name)
-            return [{f"override /{group}" if item.override else f"/{group}": choice.name}]
+            return [(f"override /{group}" if item.override else f"/{group}", choice.name)]
         return []
 
     def _has_default(self, group: str) -> bool:
@@ -255,8 +255,8 @@ class _Composer:
                 if choice is not None:
                     choices[choice.group] = choice
         for name in files:
-            layers = ["_self_", *list(files)[1:]] if name == scale else []
-            announce("scale", name, layers, "_global_")
+            layers = ("_self_", *list(files)[1:]) if name == scale else ()
+            self._announced["scale", name] = Announced("scale", name, layers)
         self._overlays = files
         return list(choices.values())
 
@@ -293,9 +293,9 @@ class _Composer:
         else:
             file = self._file(layer.group, layer.name)
         assert file is not None, "Hydra names only what it was told of"
-        kind = self._kind(layer)
+        kind, shown = self._kind(layer), display(file.path)
         self._result.assignments.extend(
-            Assignment((*layer.section, *entry.path), entry.value, kind, file.where(entry.line))
+            Assignment((*layer.section, *entry.path), entry.value, kind, f"{shown}:{entry.line}")
             for entry in file.entries
         )
 

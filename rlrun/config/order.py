@@ -7,8 +7,8 @@ here, and reading files twice would double the time that a command takes to star
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hydra import initialize
 from hydra.core.config_store import ConfigStore
@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf.errors import OmegaConfBaseException
 
-from rlrun.config.yaml_file import DefaultsItem
+from rlrun.config.yaml_file import DefaultsItem, YamlFile
 
 RUN = "run"
 """The file that everything starts from."""
@@ -42,33 +42,66 @@ class Layer:
     section: tuple[str, ...]
 
 
-def announce(group: str, name: str, defaults: Sequence[object], package: str | None = None) -> None:
-    """Tells Hydra of a file: of its defaults list, as Hydra writes it, and its package header."""
-    node = {"defaults": list(defaults)} if defaults else {}
+Item = str | tuple[str, str | None] | None
+"""An item of a defaults list as Hydra writes it: a name, or a group with its choice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What Hydra is told of a file.
+
+    Attributes:
+        group: Its config group; "" for run.yaml.
+        name: Its name in the group.
+        defaults: Its defaults list.
+        package: Its package header.
+    """
+
+    group: str
+    name: str
+    defaults: tuple[Item, ...] = ()
+    package: str | None = "_global_"
+
+    @classmethod
+    def of(cls, group: str, name: str, file: YamlFile) -> Announced:
+        """As the file says."""
+        return cls(group, name, tuple(map(_as_hydra, file.defaults)), file.package)
+
+
+def announce(file: Announced) -> None:
+    """Tells Hydra of a file."""
+    defaults = [dict([item]) if isinstance(item, tuple) else item for item in file.defaults]
+    node = {"defaults": defaults} if defaults else {}
     store = ConfigStore.instance()
-    store.store(group=group or None, name=name, package=package, node=node)
+    store.store(group=file.group or None, name=file.name, package=file.package, node=node)
 
 
-def as_hydra(item: DefaultsItem) -> object:
-    """An item of a defaults list as Hydra writes it."""
+def _as_hydra(item: DefaultsItem) -> Item:
     if item.group is None:
         return item.choice
-    return {f"override {item.group}" if item.override else item.group: item.choice}
+    return (f"override {item.group}" if item.override else item.group, item.choice)
 
 
-def layers_of_run(overrides: list[str]) -> list[Layer]:
-    """What the run is composed of, the weakest first, of what has been announced.
+@lru_cache(maxsize=64)
+def layers_of_run(files: tuple[Announced, ...], overrides: tuple[str, ...]) -> tuple[Layer, ...]:
+    """What the run is composed of, the weakest first.
+
+    It is most of the time that a configuration takes, and depends on no value: a further
+    configuration of the same files has it from before.
 
     Args:
+        files: All that defaults lists and overrides lead to.
         overrides: Choices of groups.
 
     Raises:
         Uncombinable: It cannot be done.
     """
     try:
+        for file in files:
+            announce(file)
         with initialize(config_path=None, version_base="1.3", job_name="rlrun"):
             loader = GlobalHydra.instance().config_loader()
-            found = loader.compute_defaults_list(RUN, overrides, RunMode.RUN)
+            found = loader.compute_defaults_list(RUN, list(overrides), RunMode.RUN)
     except (HydraException, OmegaConfBaseException) as error:
         raise Uncombinable(" ".join(str(error).split())) from error
     layers = []
@@ -77,4 +110,4 @@ def layers_of_run(overrides: list[str]) -> list[Layer]:
         if section[:1] != ("hydra",):
             group, _, name = (default.config_path or "").rpartition("/")
             layers.append(Layer(group, name, section))
-    return layers
+    return tuple(layers)

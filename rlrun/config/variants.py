@@ -8,7 +8,7 @@ import importlib.util
 from functools import cache
 from pathlib import Path
 
-from rlrun.config.order import announce
+from rlrun.config.order import Announced, announce
 from rlrun.config.paths import conf_dir
 from rlrun.interfaces import REGISTRY, SLOTS
 
@@ -33,7 +33,7 @@ def discover() -> None:
                     importlib.import_module(module)
     for name in REGISTRY:
         slot, _, variant = name.partition("/")
-        announce(slot, f"{variant}{SCHEMA_SUFFIX}", ())
+        announce(Announced(slot, f"{variant}{SCHEMA_SUFFIX}", package=None))
 
 
 def config_groups(folders: list[Path]) -> dict[str, list[str]]:

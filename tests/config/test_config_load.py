@@ -351,6 +351,25 @@ def test_loading_is_quick_and_imports_no_heavy_library() -> None:
     assert (run.stdout.strip(), run.stderr) == ("[] True", "")
 
 
+def test_hydra_orders_the_files_of_equal_recipes_once(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes four fifths of the time of a configuration."""
+    text = "defaults: [quickstart, {override /loss: gspo}, _self_]\ngrpo: {seed: "
+    assert load([recipe(f"{text}1}}", "one.yaml")]).config.grpo.seed == 1
+    monkeypatch.setattr("rlrun.config.order.initialize", None)
+    two = load([recipe(f"{text}2}}", "two.yaml"), "policy.max_grad_norm=3"])
+    assert (two.config.grpo.seed, two.config.policy.max_grad_norm) == (2, 3.0)
+    assert two.origins["grpo.seed"].where == "two.yaml:2"
+    assert (two.variants["loss"], two.recipe) == ("gspo", "two")
+
+
+def test_a_defaults_list_that_changes_is_read_again(recipe: Recipe) -> None:
+    for loss in ("gspo", "cispo", "gspo"):
+        flag = recipe(f"defaults: [quickstart, {{override /loss: {loss}}}, _self_]\n")
+        assert load([flag]).variants["loss"] == loss
+
+
 def test_a_resolved_run_is_tried_with_another_choice(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(load([QUICK, "env=calculator"]).yaml(), encoding="utf-8")

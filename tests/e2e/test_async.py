@@ -9,6 +9,8 @@ import random
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,7 @@ def async_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("async") / "run"
     done = rlrun("train", "+recipe=quickstart", ASYNC, f"run_dir={path}", own_python=True)
     assert done.code == 0, done.err
+    (path.parent / "out.txt").write_text(done.out)
     return path
 
 
@@ -89,11 +92,10 @@ def test_the_audit_agrees(async_run: Path) -> None:
     assert done.code == 0, done.out + done.err
 
 
-def test_the_first_lines_say_what_the_age_means(tmp_path: Path) -> None:
-    done = rlrun("train", *SMALL, ASYNC, "grpo.max_num_steps=1", f"run_dir={tmp_path / 'run'}")
-    assert done.code == 0, done.err
-    assert "trained tokens are at most 4 steps old" in done.out
-    assert "importance-sampling correction is on" in done.out
+def test_the_first_lines_say_what_the_age_means(async_run: Path) -> None:
+    out = (async_run.parent / "out.txt").read_text()
+    assert "trained tokens are at most 4 steps old" in out
+    assert "importance-sampling correction is on" in out
 
 
 def test_at_age_0_it_is_the_synchronous_run_bit_for_bit(small_run: Path, tmp_path: Path) -> None:
@@ -107,10 +109,28 @@ def test_at_age_0_it_is_the_synchronous_run_bit_for_bit(small_run: Path, tmp_pat
     assert_equal_trained(run_dir, small_run)
 
 
+Variant = Callable[..., Path]
+"""The directory of a small asynchronous run with overrides."""
+
+NOT_IN_FLIGHT = "grpo.in_flight_weight_updates=false"
+
+
+@pytest.fixture(scope="module")
+def variant(tmp_path_factory: pytest.TempPathFactory) -> Variant:
+    @cache
+    def made(*overrides: str) -> Path:
+        run_dir = tmp_path_factory.mktemp("variant") / "run"
+        done = rlrun("train", *SMALL, ASYNC, f"run_dir={run_dir}", *overrides)
+        assert done.code == 0, done.err
+        return run_dir
+
+    return made
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("grpo.in_flight_weight_updates=false",),
+        (NOT_IN_FLIGHT,),
         ("grpo.recompute_kv_cache_after_weight_updates=true",),
         ("grpo.on_age_limit=mask", "grpo.max_trajectory_age_steps=1"),
         ("grpo.on_age_limit=expire", "grpo.max_trajectory_age_steps=1"),
@@ -121,10 +141,10 @@ def test_at_age_0_it_is_the_synchronous_run_bit_for_bit(small_run: Path, tmp_pat
     ],
     ids=lambda overrides: overrides[0],
 )
-def test_every_variant_trains_within_its_bound(tmp_path: Path, overrides: tuple[str, ...]) -> None:
-    run_dir = tmp_path / "run"
-    done = rlrun("train", *SMALL, ASYNC, f"run_dir={run_dir}", *overrides)
-    assert done.code == 0, done.err
+def test_every_variant_trains_within_its_bound(
+    variant: Variant, overrides: tuple[str, ...]
+) -> None:
+    run_dir = variant(*overrides)
     bound = next((int(o[-1]) for o in overrides if "max_trajectory_age_steps" in o), 4)
     assert max(ages(run_dir)) <= bound
     assert len(read_metrics(run_dir / "metrics.jsonl")) == 9
@@ -133,11 +153,8 @@ def test_every_variant_trains_within_its_bound(tmp_path: Path, overrides: tuple[
     assert (targets == set(range(1, 9))) == (overrides[0] == "batching=in_order")
 
 
-def test_without_updates_in_flight_no_trajectory_spans_two_versions(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    flag = "grpo.in_flight_weight_updates=false"
-    assert rlrun("train", *SMALL, ASYNC, flag, f"run_dir={run_dir}").code == 0
-    assert all(len(line["weight_versions"]) <= 1 for line in trained(run_dir))
+def test_without_updates_in_flight_no_trajectory_spans_two_versions(variant: Variant) -> None:
+    assert all(len(line["weight_versions"]) <= 1 for line in trained(variant(NOT_IN_FLIGHT)))
 
 
 def generator_pid(parent: int) -> int | None:

@@ -21,6 +21,7 @@ from rlrun.errors import TrainingError
 from rlrun.learner.gradients import clip_gradients
 from rlrun.learner.learner import Learner
 from rlrun.learner.sharding import Ranks, full_tensors
+from tests.e2e.forked import start_server
 from tests.learner.conftest import new_learner, ragged_samples
 
 MakeLearner = Callable[..., Learner]
@@ -117,7 +118,8 @@ def rank_main(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ranks")
-    mp.spawn(rank_main, args=(str(folder),), nprocs=WORLD)
+    start_server()
+    mp.start_processes(rank_main, args=(str(folder),), nprocs=WORLD, start_method="forkserver")
     return folder
 
 
