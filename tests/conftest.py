@@ -86,16 +86,16 @@ SLOW_FIRST = (
 )
 """Folders and files that take long: if they came last, one worker would wait for the other."""
 
-ONE_WORKER = {
-    "ray_address": (
-        *("cluster/test_ray_roles.py", "cluster/test_ray_runs.py"),
-        "cluster/test_ray_runtime.py",
+ONE_WORKER: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("ray_address", "real_gym"): (
+        *("cluster/test_ray_roles.py", "cluster/test_ray_runs.py", "cluster/test_ray_runtime.py"),
+        *("env/test_gym_score.py", "env/test_gym_servers.py"),
     ),
-    "real_gym": ("env/test_gym_score.py", "env/test_gym_servers.py"),
-    "vllm": ("generation/test_vllm.py", "refit/test_refit.py"),
+    ("vllm",): ("generation/test_vllm.py", "refit/test_refit.py"),
 }
-"""Files by the fixture of the session that they share: two workers would each start a cluster, a
-dozen servers or an engine."""
+"""Files by the fixtures of the session that they share: two workers would each start a cluster, a
+dozen servers or an engine. Tests of Ray and of Gym also count all processes of Ray that there are,
+and one worker's would see the other's."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -125,9 +125,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
 
 def worker_scope(file: str) -> str:
     """Equal for files that go to one worker."""
-    for shared, files in ONE_WORKER.items():
+    for fixtures, files in ONE_WORKER.items():
         if file.removeprefix("tests/") in files:
-            return shared
+            return fixtures[0]
     return file
 
 

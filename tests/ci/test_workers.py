@@ -26,19 +26,23 @@ def asks_for(file: Path, fixture: str) -> bool:
     return any(argument.arg == fixture for f in functions(file) for argument in f.args.args)
 
 
-@pytest.mark.parametrize("fixture", ONE_WORKER)
-def test_all_files_that_share_a_fixture_are_known(fixture: str) -> None:
+def asking(fixture: str) -> set[str]:
+    """Files below the folder that has the fixture."""
     (folder,) = (
         conftest.parent
         for conftest in TESTS.rglob("conftest.py")
         if any(function.name == fixture for function in functions(conftest))
     )
-    asking = {
+    return {
         file.relative_to(TESTS).as_posix()
         for file in folder.rglob("test_*.py")
         if asks_for(file, fixture)
     }
-    assert asking == set(ONE_WORKER[fixture])
+
+
+@pytest.mark.parametrize("fixtures", ONE_WORKER)
+def test_all_files_that_share_a_fixture_are_known(fixtures: tuple[str, ...]) -> None:
+    assert set.union(*map(asking, fixtures)) == set(ONE_WORKER[fixtures])
 
 
 def test_what_comes_first_is_there() -> None:
@@ -62,10 +66,9 @@ def test_they_go_to_one_worker_and_other_files_to_any() -> None:
     scopes = [
         scheduler._split_scope(f"{file}::test_it[case::0]")
         for file in (
-            "tests/generation/test_vllm.py",
-            "tests/refit/test_refit.py",
-            "tests/test_a.py",
+            *("tests/generation/test_vllm.py", "tests/refit/test_refit.py"),
+            *("tests/cluster/test_ray_runs.py", "tests/env/test_gym_score.py", "tests/test_a.py"),
         )
     ]
-    assert scopes == ["vllm", "vllm", "tests/test_a.py"]
+    assert scopes == ["vllm", "vllm", "ray_address", "ray_address", "tests/test_a.py"]
     assert pytest_xdist_make_scheduler(Options("load"), None) is None  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ from rlrun.models.resolve import SMOLLM2_FOLDER, eos_token_ids, resolve_model
 from rlrun.rendering.renderer import Renderer
 from rlrun.run_dir.records import read_trained
 from rlrun.types import GenerationRequest, Sampling
-from tests.conftest import rlrun
+from tests.e2e.forked import forked
 from tests.factories import ROOT, sample, trajectory
 
 FOLDER = ROOT / SMOLLM2_FOLDER
@@ -45,7 +45,7 @@ pytestmark = [
 def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Two short steps of the recipe, with one short validation at the end."""
     path = tmp_path_factory.mktemp("smollm2") / "run"
-    done = rlrun(
+    done = forked(
         "train",
         "+recipe=smollm2_135m",
         f"policy.model={FOLDER}",
