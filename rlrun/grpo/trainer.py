@@ -179,6 +179,8 @@ class Trainer:
         if self.validates:
             # Nothing begins during a validation: it has the generator to itself.
             self._pause()
+        else:
+            self._stop_in_time(version)
         self.parts.rollouts.apply(VersionPublished(version))
         if not self.validates:
             self._resume()
@@ -194,12 +196,9 @@ class Trainer:
             reason = self.due.early_end(self.current.metrics)
             if reason is not None:
                 parts.rollouts.apply(Stop(reason))
+            self._stop_in_time(self.step)
             self._resume()
         self.current.took("step")
-        validation = self.current.seconds.get("validation", 0.0)
-        parts.time_limit.step_took(self.current.seconds["step"] - validation)
-        if parts.time_limit.reached(validates=self.due.expects_validation(self.step + 1)):
-            parts.rollouts.apply(Stop("time_limit"))
         if self.due.end:
             await parts.rollouts.settle()
         metrics = await self._complete_metrics()
@@ -302,6 +301,19 @@ class Trainer:
     def _stop_if_asked(self) -> None:
         if self.parts.stop.signal_number is not None and not self.due.end:
             self.parts.rollouts.apply(Stop(INTERRUPTED))
+
+    def _stop_in_time(self, step: int) -> None:
+        """Ends the run with this step if a signal asked for it or another one would take too long.
+
+        Where the next batch is ready the scheduler begins it as soon as it may, and a step that has
+        begun is completed: this must come before.
+        """
+        self._stop_if_asked()
+        self.current.took("step")
+        validation, limit = self.current.seconds.get("validation", 0.0), self.parts.time_limit
+        limit.step_took(self.current.seconds["step"] - validation)
+        if not self.due.end and limit.reached(validates=self.due.expects_validation(step + 1)):
+            self.parts.rollouts.apply(Stop("time_limit"))
 
     def _pause(self) -> None:
         if not self.paused and not self.due.end:
