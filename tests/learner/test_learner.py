@@ -285,13 +285,17 @@ def test_the_reference_of_a_restored_learner_is_what_training_started_from(
         assert not np.array_equal(reference, policy)
 
 
+@pytest.mark.parametrize("lacks", ["advantage", "weight"])
 def test_a_minibatch_without_signal_is_not_stepped(
-    make_learner: MakeLearner, samples: list[Sample]
+    make_learner: MakeLearner, samples: list[Sample], lacks: str
 ) -> None:
     learner = make_learner()
     learner.update([samples], step=1)
     before = parameters(learner)
     dead = [replace(s, advantage=0.0) for s in samples]
+    if lacks == "weight":
+        # What correction.type=icepop and seq_mask_tis leave of samples that are too far off.
+        dead = [replace(s, weights=np.zeros_like(s.weights)) for s in samples]
     assert learner.update([dead[:6], dead[6:]], step=2).keys() == {"train/lr"}
     assert all(torch.equal(before[name], p) for name, p in parameters(learner).items())
 
@@ -322,8 +326,10 @@ def test_a_checkpoint_of_another_size_is_refused(
 
 
 def mixed(samples: list[Sample]) -> list[Sample]:
-    """Every third sample without advantage."""
-    return [replace(s, advantage=s.advantage * bool(i % 3)) for i, s in enumerate(samples)]
+    """Every third sample without advantage, and one without weight."""
+    cut = [replace(s, advantage=s.advantage * bool(i % 3)) for i, s in enumerate(samples)]
+    cut[1] = replace(cut[1], weights=np.zeros_like(cut[1].weights))
+    return cut
 
 
 @pytest.mark.parametrize("kl", [0, 0.1])
