@@ -20,7 +20,7 @@ from rlrun.batch import Sample
 from rlrun.checkpoint.training_state import load_tensors, save_tensors
 from rlrun.errors import ConfigError, StorageError
 from rlrun.learner.learner import Learner
-from rlrun.learner.lora import adapter_size
+from rlrun.learner.lora_targets import adapter_size
 from rlrun.models.resolve import resolve_model
 
 MakeLearner = Callable[..., Learner]
