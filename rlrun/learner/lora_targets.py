@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from rlrun.config.schema import ALL_LINEAR, Lora
 from rlrun.errors import ConfigError, Problem
+from rlrun.learner.mixture import routers
 from rlrun.learner.model import body
 
 
@@ -30,8 +31,12 @@ def require_peft() -> None:
 
 
 def linear_layers(model: PreTrainedModel) -> list[str]:
-    """Names of the layers that can get an adapter: the linear ones before the output layer."""
+    """Names of the layers that can get an adapter: the linear ones before the output layer.
+
+    Routers are none of them: an adapter would train one that is frozen, and some return a tuple.
+    """
     inside = {id(module) for module in body(model).modules()}
+    inside -= {id(part) for router in routers(model) for part in router.modules()}
     return [
         name
         for name, module in model.named_modules()
