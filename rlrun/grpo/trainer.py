@@ -7,17 +7,13 @@ import logging
 import time
 
 from rlrun.batch import Batch
-from rlrun.errors import (
-    EnvironmentDown,
-    GenerationError,
-    Interrupted,
-    RlrunError,
-    TrainingError,
-)
+from rlrun.errors import GenerationError, Interrupted, TrainingError
+from rlrun.grpo.decisions import error_of
 from rlrun.grpo.due import Due
+from rlrun.grpo.metrics_line import complete_metrics
 from rlrun.grpo.parts import Parts
 from rlrun.grpo.step import StepInProgress
-from rlrun.grpo.step_metrics import age_metrics, batch_metrics, overlap_metrics, speed_metrics
+from rlrun.grpo.step_metrics import age_metrics, batch_metrics
 from rlrun.grpo.token_outcomes import outcomes, token_categories
 from rlrun.metrics.timeline import Lane
 from rlrun.process.compute import compute, finish_computing
@@ -25,7 +21,6 @@ from rlrun.process.heap import long_lived_heap
 from rlrun.run_dir.status import RunState
 from rlrun.scheduler.decisions import Fail, Train
 from rlrun.scheduler.events import Paused, Resumed, StepTrained, Stop, VersionPublished
-from rlrun.types import FailureKind
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +132,7 @@ class Trainer:
         self.parts.rollouts.carry_out()
         while (train := self.decisions.take_train()) is None:
             if isinstance(self.decisions.ended, Fail):
-                raise _failure(self.decisions.ended)
+                raise error_of(self.decisions.ended)
             if self.due.end:
                 return None
             await self.parts.rollouts.news()
@@ -201,7 +196,11 @@ class Trainer:
         self.current.took("step")
         if self.due.end:
             await parts.rollouts.settle()
-        metrics = await self._complete_metrics()
+        assert self.batch is not None, "a step has a batch"
+        metrics = await complete_metrics(parts, self.current, self.batch)
+        if self.save_seconds is not None:
+            # Of the step before: its own line was written before it was saved.
+            metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None
         parts.metrics.log(self.step, metrics)
         parts.timeline_file.write(self.timeline.take(self.step))
         parts.console.step(self.step, metrics)
@@ -261,20 +260,6 @@ class Trainer:
                 self.parts.learner.update, minibatches, batch.step
             )
 
-    async def _complete_metrics(self) -> dict[str, float]:
-        """All metrics of the step, from the verbs and from every part that counts something."""
-        parts, batch = self.parts, self.batch
-        assert batch is not None, "a step has a batch"
-        metrics = self.current.metrics | self._speed(batch)
-        peak = await compute(parts.learner.peak_memory_bytes)
-        metrics["perf/peak_memory_gib"] = peak / 2**30
-        if self.save_seconds is not None:
-            # Of the step before: its own line was written before it was saved.
-            metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None
-        scheduler = self.decisions.scheduler
-        metrics |= {f"tokens/{name}": count for name, count in scheduler.ledger().items()}
-        return metrics | scheduler.counters() | parts.environment.metrics()
-
     def _release_server(self) -> None:
         if self.parts.server is not None:
             self.parts.server.release()
@@ -285,18 +270,6 @@ class Trainer:
         whole = self.parts.saver.store.background_seconds
         self.parts.time_limit.save_took(max(self.save_seconds, whole))
         self.saved_step = self.step
-
-    def _speed(self, batch: Batch) -> dict[str, float]:
-        """What the step says about speed."""
-        seconds = {"validation": 0.0, **self.current.seconds}
-        seconds["generating"] = self.collector.busy_seconds - self.current.busy
-        generated = self.collector.take_tokens()
-        waited = self.parts.rollouts.take_waited()
-        metrics = speed_metrics(batch, generated, seconds, waited)
-        if self.parts.config.grpo.concurrent:
-            rate = metrics["perf/generated_tokens_per_s"]
-            metrics |= overlap_metrics(batch, seconds, rate, self.parts.generator_share)
-        return metrics
 
     def _stop_if_asked(self) -> None:
         if self.parts.stop.signal_number is not None and not self.due.end:
@@ -330,13 +303,3 @@ class Trainer:
         if not self.parts.config.batching.assigns_targets:
             return None
         return dict.fromkeys(train.positions, train.step)
-
-
-def _failure(fail: Fail) -> RlrunError:
-    """The error that a run ends with when its scheduler gives up."""
-    cause = f" The original error: {fail.error}" * bool(fail.error)
-    kind = EnvironmentDown if fail.error.startswith(FailureKind.ENV_DOWN) else GenerationError
-    remedy = ""
-    if fail.error.startswith((FailureKind.REWARD_ERROR, FailureKind.ENV_ERROR)):
-        remedy = "Correct the environment or reward function; rlrun check tries it with two answers"
-    return kind("rollout", fail.reason + "." + cause, remedy)
