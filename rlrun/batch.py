@@ -82,6 +82,11 @@ class Sample:
         """Whether any of its tokens is to become more or less likely."""
         return self.advantage != 0.0 or any(value != 0.0 for _, _, value in self.turn_advantages)
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether its policy term has one: a token with an advantage has a weight above 0."""
+        return self.has_advantage and bool(np.any(self.token_advantages * self.weights))
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -103,9 +108,9 @@ class Batch:
         return tuple(sample for sample in self.samples if sample.masked is None)
 
     @property
-    def has_signal(self) -> bool:
-        """Whether any sample is better or worse than its group."""
-        return any(sample.has_advantage for sample in self.samples)
+    def has_gradient(self) -> bool:
+        """Whether any sample is better or worse than its group, and weighs anything."""
+        return any(sample.has_gradient for sample in self.samples)
 
     def minibatches(self, size: int | None) -> list[tuple[Sample, ...]]:
         """The samples in order, ``size`` (None = all) to an optimizer step; the last may be short.

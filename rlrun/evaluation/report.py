@@ -14,7 +14,7 @@ from rlrun.console.terminal import plain_console
 from rlrun.derived import sampling_of
 from rlrun.errors import EnvironmentDown
 from rlrun.evaluation.pass_at_k import METHOD, PassAtK, estimates
-from rlrun.evaluation.validation import Evaluation, accuracy_of
+from rlrun.evaluation.validation import Evaluation, accuracy_of, is_scored
 from rlrun.models.saved_policy import SavedPolicy
 from rlrun.types import TrajectoryGroup
 
@@ -97,7 +97,7 @@ def report_of(policy: SavedPolicy, evaluation: Evaluation, samples: int) -> Eval
 
 def count_right(group: TrajectoryGroup) -> tuple[int, int]:
     """Scored samples of a prompt, and how many of them have an accuracy above 0."""
-    scored = [t for t in group.trajectories if t.reward is not None]
+    scored = [t for t in group.trajectories if is_scored(t)]
     return len(scored), sum(accuracy_of(t) > 0 for t in scored)
 
 

@@ -59,17 +59,20 @@ def accuracy_of(trajectory: Trajectory) -> float:
     return trajectory.rewards.get("correct", trajectory.reward or 0.0)
 
 
-def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> dict[str, float]:
-    """Means over all samples that have a reward; the others are counted, not guessed.
+def is_scored(trajectory: Trajectory) -> bool:
+    """Whether a sample has a reward, and one that measures something."""
+    return trajectory.reward is not None and not trajectory.flagged
 
-    Nor does a reward count that measures nothing, as the environment says of flagged samples.
+
+def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> dict[str, float]:
+    """Means over all samples that ``is_scored`` says yes of; the others are counted, not guessed.
 
     Accuracy is the mean of ``accuracy_of``. pass_k is the share of prompts with at least one
     sample of accuracy above 0; a prompt without a scored sample is out of it, since nothing is
     known of it.
     """
     trajectories = [t for group in groups for t in group.trajectories]
-    scored = [t for t in trajectories if t.reward is not None and not t.flagged]
+    scored = [t for t in trajectories if is_scored(t)]
     failed = len(trajectories) - len(scored)
     if not scored:
         log.warning("validation: all %d samples failed, so there is no accuracy", failed)

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import logging
 
+from rlrun.errors import EnvironmentDown, GenerationError, RlrunError
 from rlrun.run_dir.event_log import EventLog
 from rlrun.scheduler.decisions import Admit, Cancel, Decision, Fail, Finish, Hold, Train
 from rlrun.scheduler.events import Event
 from rlrun.scheduler.machine import Scheduler
+from rlrun.types import FailureKind
 
 log = logging.getLogger(__name__)
 
@@ -69,3 +71,13 @@ class Decisions:
                 log.info("step %d waits for positions %s at the age limit", decision.step, names)
             case _:
                 raise AssertionError(f"unknown decision {decision}")
+
+
+def error_of(fail: Fail) -> RlrunError:
+    """The error that a run ends with when its scheduler gives up."""
+    cause = f" The original error: {fail.error}" * bool(fail.error)
+    kind = EnvironmentDown if fail.error.startswith(FailureKind.ENV_DOWN) else GenerationError
+    remedy = ""
+    if fail.error.startswith((FailureKind.REWARD_ERROR, FailureKind.ENV_ERROR)):
+        remedy = "Correct the environment or reward function; rlrun check tries it with two answers"
+    return kind("rollout", fail.reason + "." + cause, remedy)

@@ -37,10 +37,10 @@ class Due:
         return complete and self.config.grpo.val_at_end
 
     def update(self, batch: Batch) -> bool:
-        """A batch without signal must not be stepped: momentum would move the weights."""
+        """A batch without a gradient must not be stepped: momentum would move the weights."""
         loss = self.config.loss
         everyone_moves = loss.reference_policy_kl_penalty > 0 or not loss.needs_advantage
-        return bool(batch.trained) and (batch.has_signal or everyone_moves)
+        return bool(batch.trained) and (batch.has_gradient or everyone_moves)
 
     def validation(self, step: int) -> bool:
         """Whether the weights of a step are validated."""

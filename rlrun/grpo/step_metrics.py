@@ -142,7 +142,7 @@ def speed_metrics(
             one rollout was running) and "validation".
         waited: Seconds that the trainer waited, by cause.
     """
-    learned = [s for s in batch.trained if s.has_advantage] if "update" in seconds else []
+    learned = [s for s in batch.trained if s.has_gradient] if "update" in seconds else []
     trained = sum(s.trajectory.num_sampled for s in learned)
     # A step that validates trains no slower.
     step = seconds["step"] - seconds["validation"]
@@ -184,7 +184,7 @@ def overlap_metrics(
     generation, training = sum(lengths) / tokens_per_s, seconds["train"]
     step = max(seconds["step"] - seconds["validation"], 1e-9)
     whole = share * generation + (1 - share) * training
-    useful = sum(s.trajectory.num_sampled for s in batch.trained if s.has_advantage)
+    useful = sum(s.trajectory.num_sampled for s in batch.trained if s.has_gradient)
     return {
         "perf/ceiling_efficiency": whole / step * useful / max(sum(lengths), 1),
         "perf/speedup_over_sync": (generation + training) / step,

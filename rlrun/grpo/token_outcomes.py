@@ -18,7 +18,7 @@ def outcomes(positions: Sequence[int], batch: Batch) -> dict[int, Outcome]:
 
 
 def _outcome(samples: Sequence[Sample]) -> Outcome:
-    if any(sample.has_advantage for sample in samples):
+    if any(sample.has_gradient for sample in samples):
         return Outcome.TRAINED
     if all(sample.masked is not None for sample in samples):
         return Outcome.FILTERED
@@ -47,4 +47,4 @@ def _category(sample: Sample) -> TokenCategory:
         return TokenCategory.ERRORED
     if sample.masked is not None:
         return TokenCategory.FILTERED
-    return TokenCategory.TRAINED if sample.has_advantage else TokenCategory.ZERO_SIGNAL
+    return TokenCategory.TRAINED if sample.has_gradient else TokenCategory.ZERO_SIGNAL

@@ -7,17 +7,13 @@ import logging
 import time
 
 from rlrun.batch import Batch
-from rlrun.errors import (
-    EnvironmentDown,
-    GenerationError,
-    Interrupted,
-    RlrunError,
-    TrainingError,
-)
+from rlrun.errors import GenerationError, Interrupted, TrainingError
+from rlrun.grpo.decisions import error_of
 from rlrun.grpo.due import Due
+from rlrun.grpo.metrics_line import complete_metrics
 from rlrun.grpo.parts import Parts
 from rlrun.grpo.step import StepInProgress
-from rlrun.grpo.step_metrics import age_metrics, batch_metrics, overlap_metrics, speed_metrics
+from rlrun.grpo.step_metrics import age_metrics, batch_metrics
 from rlrun.grpo.token_outcomes import outcomes, token_categories
 from rlrun.metrics.timeline import Lane
 from rlrun.process.compute import compute, finish_computing
@@ -25,7 +21,6 @@ from rlrun.process.heap import long_lived_heap
 from rlrun.run_dir.status import RunState
 from rlrun.scheduler.decisions import Fail, Train
 from rlrun.scheduler.events import Paused, Resumed, StepTrained, Stop, VersionPublished
-from rlrun.types import FailureKind
 
 log = logging.getLogger(__name__)
 
@@ -137,7 +132,7 @@ class Trainer:
         self.parts.rollouts.carry_out()
         while (train := self.decisions.take_train()) is None:
             if isinstance(self.decisions.ended, Fail):
-                raise _failure(self.decisions.ended)
+                raise error_of(self.decisions.ended)
             if self.due.end:
                 return None
             await self.parts.rollouts.news()
@@ -179,6 +174,8 @@ class Trainer:
         if self.validates:
             # Nothing begins during a validation: it has the generator to itself.
             self._pause()
+        else:
+            self._stop_in_time(version)
         self.parts.rollouts.apply(VersionPublished(version))
         if not self.validates:
             self._resume()
@@ -194,15 +191,16 @@ class Trainer:
             reason = self.due.early_end(self.current.metrics)
             if reason is not None:
                 parts.rollouts.apply(Stop(reason))
+            self._stop_in_time(self.step)
             self._resume()
         self.current.took("step")
-        validation = self.current.seconds.get("validation", 0.0)
-        parts.time_limit.step_took(self.current.seconds["step"] - validation)
-        if parts.time_limit.reached(validates=self.due.expects_validation(self.step + 1)):
-            parts.rollouts.apply(Stop("time_limit"))
         if self.due.end:
             await parts.rollouts.settle()
-        metrics = await self._complete_metrics()
+        assert self.batch is not None, "a step has a batch"
+        metrics = await complete_metrics(parts, self.current, self.batch)
+        if self.save_seconds is not None:
+            # Of the step before: its own line was written before it was saved.
+            metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None
         parts.metrics.log(self.step, metrics)
         parts.timeline_file.write(self.timeline.take(self.step))
         parts.console.step(self.step, metrics)
@@ -262,20 +260,6 @@ class Trainer:
                 self.parts.learner.update, minibatches, batch.step
             )
 
-    async def _complete_metrics(self) -> dict[str, float]:
-        """All metrics of the step, from the verbs and from every part that counts something."""
-        parts, batch = self.parts, self.batch
-        assert batch is not None, "a step has a batch"
-        metrics = self.current.metrics | self._speed(batch)
-        peak = await compute(parts.learner.peak_memory_bytes)
-        metrics["perf/peak_memory_gib"] = peak / 2**30
-        if self.save_seconds is not None:
-            # Of the step before: its own line was written before it was saved.
-            metrics["perf/checkpoint_s"], self.save_seconds = self.save_seconds, None
-        scheduler = self.decisions.scheduler
-        metrics |= {f"tokens/{name}": count for name, count in scheduler.ledger().items()}
-        return metrics | scheduler.counters() | parts.environment.metrics()
-
     def _release_server(self) -> None:
         if self.parts.server is not None:
             self.parts.server.release()
@@ -287,21 +271,22 @@ class Trainer:
         self.parts.time_limit.save_took(max(self.save_seconds, whole))
         self.saved_step = self.step
 
-    def _speed(self, batch: Batch) -> dict[str, float]:
-        """What the step says about speed."""
-        seconds = {"validation": 0.0, **self.current.seconds}
-        seconds["generating"] = self.collector.busy_seconds - self.current.busy
-        generated = self.collector.take_tokens()
-        waited = self.parts.rollouts.take_waited()
-        metrics = speed_metrics(batch, generated, seconds, waited)
-        if self.parts.config.grpo.concurrent:
-            rate = metrics["perf/generated_tokens_per_s"]
-            metrics |= overlap_metrics(batch, seconds, rate, self.parts.generator_share)
-        return metrics
-
     def _stop_if_asked(self) -> None:
         if self.parts.stop.signal_number is not None and not self.due.end:
             self.parts.rollouts.apply(Stop(INTERRUPTED))
+
+    def _stop_in_time(self, step: int) -> None:
+        """Ends the run with this step if a signal asked for it or another one would take too long.
+
+        Where the next batch is ready the scheduler begins it as soon as it may, and a step that has
+        begun is completed: this must come before.
+        """
+        self._stop_if_asked()
+        self.current.took("step")
+        validation, limit = self.current.seconds.get("validation", 0.0), self.parts.time_limit
+        limit.step_took(self.current.seconds["step"] - validation)
+        if not self.due.end and limit.reached(validates=self.due.expects_validation(step + 1)):
+            self.parts.rollouts.apply(Stop("time_limit"))
 
     def _pause(self) -> None:
         if not self.paused and not self.due.end:
@@ -318,13 +303,3 @@ class Trainer:
         if not self.parts.config.batching.assigns_targets:
             return None
         return dict.fromkeys(train.positions, train.step)
-
-
-def _failure(fail: Fail) -> RlrunError:
-    """The error that a run ends with when its scheduler gives up."""
-    cause = f" The original error: {fail.error}" * bool(fail.error)
-    kind = EnvironmentDown if fail.error.startswith(FailureKind.ENV_DOWN) else GenerationError
-    remedy = ""
-    if fail.error.startswith((FailureKind.REWARD_ERROR, FailureKind.ENV_ERROR)):
-        remedy = "Correct the environment or reward function; rlrun check tries it with two answers"
-    return kind("rollout", fail.reason + "." + cause, remedy)

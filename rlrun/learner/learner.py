@@ -190,7 +190,7 @@ class Learner:
         for minibatch in minibatches:
             trained = [sample for sample in minibatch if sample.masked is None]
             # Without a gradient, momentum and weight decay alone would move the weights.
-            signal = self._everyone_moves or any(s.has_advantage for s in trained)
+            signal = self._everyone_moves or any(s.has_gradient for s in trained)
             if trained and signal:
                 results.append(self._optimizer_step(trained, step, unchanged=not results))
         names = results[0].keys() if results else ()
@@ -199,7 +199,7 @@ class Learner:
 
     @property
     def _everyone_moves(self) -> bool:
-        """Whether samples without an advantage have a gradient, too."""
+        """Whether samples whose policy term has no gradient have one all the same."""
         return self.reference is not None or not self.loss.needs_advantage
 
     def _optimizer_step(
@@ -208,8 +208,8 @@ class Learner:
         """Steps once. ``unchanged``: no step since the samples' prev_logprobs were computed."""
         self.optimizer.zero_grad(set_to_none=True)
         everyone = self._everyone_moves
-        still = [s for s in samples if not s.has_advantage and not everyone]
-        moving = [s for s in samples if s.has_advantage or everyone]
+        still = [s for s in samples if not s.has_gradient and not everyone]
+        moving = [s for s in samples if s.has_gradient or everyone]
         shares = self._still_shares(still, samples, unchanged)
         shares += self._backward(moving, samples, unchanged)
         totals: dict[str, Tensor] = {}
@@ -259,7 +259,7 @@ class Learner:
     def _still_shares(
         self, samples: Sequence[Sample], minibatch: Sequence[Sample], unchanged: bool
     ) -> list[tuple[str, Tensor]]:
-        """Shares of samples with advantage 0, which have a part in the metrics but no gradient.
+        """Shares of samples without a gradient, which have a part in the metrics all the same.
 
         Under unchanged weights their log-probs are known already.
         """

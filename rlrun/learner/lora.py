@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from rlrun.checkpoint.training_state import load_json, load_tensors, save_json, save_tensors
-from rlrun.config.schema import ALL_LINEAR, Lora, Policy
-from rlrun.errors import ConfigError, Problem, StorageError
-from rlrun.learner.model import body
+from rlrun.config.schema import Policy
+from rlrun.errors import StorageError
+from rlrun.learner.lora_targets import lora_error, require_peft, target_names
 from rlrun.learner.sharding import full_tensors, load_full
 from rlrun.models.embedded import EMBEDDED
 from rlrun.models.resolve import resolve_model
@@ -63,7 +63,7 @@ class Adapter:
         self._config = LoraConfig(
             r=settings.rank,
             lora_alpha=settings.alpha,
-            target_modules=_targets(model, settings),
+            target_modules=target_names(model, settings),
             lora_dropout=0.0,
             bias="none",
             task_type="CAUSAL_LM",
@@ -72,7 +72,7 @@ class Adapter:
         try:
             inject_adapter_in_model(self._config, model, NAME)
         except ValueError as error:
-            raise _config_error(
+            raise lora_error(
                 "policy.lora.target_modules", f"peft refuses: {error}", "Name other layers"
             ) from error
         self._initialize(settings.seed)
@@ -199,48 +199,6 @@ class Adapter:
         del self.model.peft_config
 
 
-def require_peft() -> None:
-    """Refuses to go on without peft.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
-    try:
-        import peft  # noqa: F401 (whether it can be imported is all that is asked)
-    except ImportError as error:
-        raise _config_error(
-            "policy.lora.enabled",
-            f"adapters need peft, which cannot be imported ({error})",
-            "Run pip install 'rlrun[lora]', or set policy.lora.enabled=false",
-        ) from error
-
-
-def linear_layers(model: PreTrainedModel) -> list[str]:
-    """Names of the layers that can get an adapter: the linear ones before the output layer."""
-    inside = {id(module) for module in body(model).modules()}
-    return [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Linear) and id(module) in inside
-    ]
-
-
-def adapter_size(model: PreTrainedModel, settings: Lora) -> int:
-    """Parameters that the adapter of a model will have; the model may be on the meta device.
-
-    Raises:
-        ConfigError: peft is missing, or a target is not a linear layer of the model.
-    """
-    require_peft()
-    targets = _targets(model, settings)
-    layers = {name: model.get_submodule(name) for name in linear_layers(model)}
-    return sum(
-        settings.rank * sum(layer.weight.shape)
-        for name, layer in layers.items()
-        if isinstance(layer, nn.Linear) and _matches(name, targets)
-    )
-
-
 def weights_checksum(model: nn.Module) -> str:
     """SHA-256 of names, shapes and sums of all float32 parameters, sums as exact integers.
 
@@ -252,33 +210,6 @@ def weights_checksum(model: nn.Module) -> str:
         total = int(parameter.detach().view(torch.int32).sum(dtype=torch.int64))
         digest.update(f"{name} {tuple(parameter.shape)} {total}\n".encode())
     return digest.hexdigest()
-
-
-def _targets(model: PreTrainedModel, settings: Lora) -> list[str]:
-    """Ends of layer names, as peft matches them; none that matches nothing."""
-    layers = linear_layers(model)
-    ends = sorted({name.rpartition(".")[2] for name in layers})
-    if not ends:
-        what = f"{type(model).__name__} has no linear layers that could get an adapter"
-        raise _config_error("policy.lora.enabled", what, "Train all weights")
-    if settings.target_modules == ALL_LINEAR:
-        return ends
-    unknown = [
-        target
-        for target in settings.target_modules
-        if not any(_matches(name, [target]) for name in layers)
-    ]
-    if unknown:
-        raise _config_error(
-            "policy.lora.target_modules",
-            f"{type(model).__name__} has no linear layer {', '.join(unknown)}",
-            f"Choose among {', '.join(ends)}, or write {ALL_LINEAR}",
-        )
-    return list(settings.target_modules)
-
-
-def _matches(name: str, targets: Sequence[str]) -> bool:
-    return any(name == target or name.endswith(f".{target}") for target in targets)
 
 
 def _base_name(model: str) -> str:
@@ -296,7 +227,3 @@ def _plain(config: LoraConfig) -> dict[str, Any]:
     """A configuration as JSON, for inference, sets in a fixed order."""
     fields = config.to_dict() | {"inference_mode": True}
     return {k: sorted(v) if isinstance(v, set) else v for k, v in fields.items()}
-
-
-def _config_error(key: str, what: str, remedy: str) -> ConfigError:
-    return ConfigError([Problem(key, what, remedy, (key,))])

@@ -31,6 +31,10 @@ PROBE_TOLERANCE = 1e-3
 Float32 noise is below 1e-4; a soft cap or a logit scale that we do not know of is far above."""
 
 
+ROUNDING = 1e-5
+"""What float32 sums in another order leave, as a share of the largest value."""
+
+
 def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
     """The model with float32 master weights, dropout off.
 
@@ -50,6 +54,8 @@ def load_model(policy: Policy, device: torch.device) -> PreTrainedModel:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     nn.Module.to(model, device)
     check_head(model, policy.model)
+    if policy.activation_checkpointing:
+        check_training_mode(model, policy.model)
     if policy.sequence_packing:
         check_packing(model, policy.model)
     return model
@@ -139,8 +145,10 @@ def without_dropout(model: PreTrainedModel) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if isinstance(module.__dict__.get("attention_dropout"), float):
-            module.__dict__["attention_dropout"] = 0.0
+        # Some models hand a number of theirs to torch's function instead.
+        for name, value in module.__dict__.items():
+            if "dropout" in name and isinstance(value, float):
+                module.__dict__[name] = 0.0
 
 
 def body(model: PreTrainedModel) -> nn.Module:
@@ -195,6 +203,29 @@ def check_head(model: PreTrainedModel, name: str) -> None:
             f"logits differ by {difference:.3g} from a linear map of the last hidden state "
             f"({type(model).__name__} may cap or scale its logits)",
             "Use a model without logit soft-capping or logit scaling",
+        )
+
+
+@torch.no_grad()
+def check_training_mode(model: PreTrainedModel, name: str) -> None:
+    """Makes sure that the mode in which activations are computed again changes nothing else.
+
+    Raises:
+        TrainingError: It does (noise on a router, for example, or layers that are left out).
+    """
+    # More than for other probes: what is drawn at random comes out as usual for many a token.
+    ids = _probe_ids(model, 32)
+    usual = body(model)(input_ids=ids, use_cache=False).last_hidden_state
+    model.train()
+    training = body(model)(input_ids=ids, use_cache=False).last_hidden_state
+    model.eval()
+    difference = (training - usual).abs().max().item()
+    if not difference <= ROUNDING * usual.abs().max().item():
+        raise TrainingError(
+            f"policy.model={name}",
+            f"{type(model).__name__} computes something else while it is trained: hidden states "
+            f"differ by {difference:.3g}",
+            "Set policy.activation_checkpointing=false",
         )
 
 

@@ -93,9 +93,9 @@ class PolicyLoss(Loss):
 
     def __call__(self, inputs: LossInputs) -> LossOutput:
         """The share of the loss and of its metrics; see the base class."""
-        drawn = within_support(inputs)
+        drawn, kept = within_support(inputs)
         term = self.policy_term(drawn)
-        policy_loss = self.share(drawn.weights * term.loss, drawn)
+        policy_loss = self.share(_among_all(drawn.weights * term.loss, kept), inputs)
         loss = policy_loss
         values = {
             "train/ratio_mean": term.ratio,
@@ -137,18 +137,21 @@ class PolicyLoss(Loss):
         return kl.to(inputs.logprobs.dtype)
 
 
-def within_support(inputs: LossInputs) -> LossInputs:
+def within_support(inputs: LossInputs) -> tuple[LossInputs, Tensor]:
     """The inputs without the tokens that a filter (top-k, top-p) excludes for the learner.
 
     Generator and learner may disagree about which tokens a filter keeps. A token of probability 0
-    has no ratio; it is left out of the policy term, still counted in the totals. NaN stays, and
+    has no ratio; it is left out of the policy term, still counted in every divisor. NaN stays, and
     makes the loss NaN.
+
+    Returns:
+        The inputs, and which of all tokens they are, bool [N].
     """
     excluded = float("-inf")
     keep = (inputs.logprobs != excluded) & (inputs.prev_logprobs != excluded)
     if bool(keep.all()):
-        return inputs
-    return replace(
+        return inputs, keep
+    drawn = replace(
         inputs,
         logprobs=inputs.logprobs[keep],
         prev_logprobs=inputs.prev_logprobs[keep],
@@ -159,6 +162,14 @@ def within_support(inputs: LossInputs) -> LossInputs:
         ref_logprobs=None,
         unfiltered_logprobs=None,
     )
+    return drawn, keep
+
+
+def _among_all(values: Tensor, kept: Tensor) -> Tensor:
+    """The values of the kept tokens among those of all [N], which are 0."""
+    if len(values) == len(kept):
+        return values
+    return values.new_zeros(kept.shape).masked_scatter(kept, values)
 
 
 @dataclass(kw_only=True, slots=True)

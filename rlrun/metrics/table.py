@@ -221,8 +221,8 @@ tokens/stale  tokens  sum
 tokens/filtered  tokens  sum
     The part of tokens/generated of trajectories that a filter took out.
 tokens/zero_signal  tokens  sum
-    The part of tokens/generated of trajectories whose advantage is 0: no gradient from the policy
-    term (a KL penalty still has one).
+    The part of tokens/generated of trajectories whose advantage or weight is 0: no gradient from
+    the policy term (a KL penalty still has one).
     ? A large share of tokens/generated: as for train/zero_variance_groups.
 tokens/surplus  tokens  sum
     The part of tokens/generated that were generated but not needed.

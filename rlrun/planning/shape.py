@@ -13,7 +13,7 @@ from torch import nn
 
 from rlrun.config.schema import Policy
 from rlrun.errors import DataError, RlrunError
-from rlrun.learner.lora import adapter_size
+from rlrun.learner.lora_targets import adapter_size
 from rlrun.learner.sharding import decoder_layers
 from rlrun.models.resolve import read_model_config, resolve_model, shards_of
 

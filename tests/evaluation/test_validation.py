@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from rlrun.evaluation.pass_at_k import estimates
+from rlrun.evaluation.report import count_right
 from rlrun.evaluation.validation import validation_metrics
 from rlrun.metrics.registry import is_declared
 from rlrun.types import TrajectoryGroup
@@ -29,6 +31,14 @@ def test_a_reward_that_measures_nothing_is_left_out_and_counted() -> None:
     metrics = validation_metrics([group([1.0]), flagged], 1)
     assert metrics["validation/accuracy"] == 1.0
     assert metrics["validation/failed_samples"] == 1.0
+
+
+def test_pass_at_k_is_over_the_samples_that_accuracy_is_over() -> None:
+    samples = (trajectory(reward=1.0, flagged=True), trajectory(reward=None), trajectory(reward=0))
+    one = TrajectoryGroup(prompt(0), samples)
+    assert count_right(one) == (1, 0)
+    accuracy = validation_metrics([one], 3)["validation/accuracy"]
+    assert estimates([count_right(one)])[0].value == accuracy == 0.0
 
 
 def test_when_all_fail_there_is_no_accuracy_and_a_warning(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from rlrun.batch import Batch
@@ -74,5 +75,7 @@ def test_a_batch_without_signal_is_stepped_only_where_others_move_the_weights(
     moving = replace(still, samples=(replace(one, advantage=0.5),))
     due = Due(config(), decisions)
     assert due.update(moving) and not due.update(still)
+    weightless = replace(moving.samples[0], weights=np.zeros_like(one.weights))
+    assert not due.update(replace(moving, samples=(weightless,)))
     assert not due.update(replace(still, samples=()))
     assert Due(config("loss.reference_policy_kl_penalty=0.1"), decisions).update(still)

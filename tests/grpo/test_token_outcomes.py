@@ -4,6 +4,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,3 +54,12 @@ def test_stale_tokens_have_a_place_of_their_own() -> None:
         TokenCategory.STALE: 6,
         TokenCategory.ERRORED: 5,
     }
+
+
+def test_what_the_correction_leaves_no_weight_of_is_not_trained() -> None:
+    batch = batch_of([[1.0, 0.0]])
+    weightless = [replace(s, weights=np.zeros_like(s.weights)) for s in batch.samples]
+    one = replace(batch, samples=(weightless[0], batch.samples[1]))
+    assert token_categories(one) == {TokenCategory.ZERO_SIGNAL: 2, TokenCategory.TRAINED: 2}
+    assert outcomes([0], one) == {0: Outcome.TRAINED}
+    assert outcomes([0], replace(batch, samples=tuple(weightless))) == {0: Outcome.NO_SIGNAL}

@@ -6,7 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from transformers import PreTrainedModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    JambaConfig,
+    JambaForCausalLM,
+    PhimoeConfig,
+    PhimoeForCausalLM,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from tests.generation.hybrid import tiny_hybrid
 
@@ -34,6 +42,49 @@ def qwen3_moe(head_dim: int = 16) -> PreTrainedModel:
         for name, parameter in model.named_parameters():
             if name.endswith("gate.weight"):
                 parameter.normal_()  # so that experts are told apart
+    return model
+
+
+def jamba() -> PreTrainedModel:
+    """Its router is a linear layer."""
+    torch.manual_seed(0)
+    model: PreTrainedModel = JambaForCausalLM(
+        JambaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            num_experts=4,
+            num_experts_per_tok=2,
+            expert_layer_period=2,
+            expert_layer_offset=1,
+            attn_layer_period=2,
+            attn_layer_offset=1,
+            mamba_d_state=4,
+            mamba_dt_rank=4,
+            pad_token_id=0,
+        )
+    )
+    return model
+
+
+def phimoe() -> PreTrainedModel:
+    """Its router is a linear layer that returns a tuple, and draws at random in training mode."""
+    torch.manual_seed(0)
+    model: PreTrainedModel = PhimoeForCausalLM(
+        PhimoeConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            num_local_experts=4,
+            router_jitter_noise=0.4,
+        )
+    )
     return model
 
 

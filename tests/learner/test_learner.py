@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import OPTConfig, OPTForCausalLM
 
 from rlrun.batch import Floats, Masked, Sample
 from rlrun.checkpoint.training_state import load_tensors, save_tensors
 from rlrun.errors import StorageError, TrainingError
 from rlrun.learner.learner import Learner
+from tests.learner.mixtures import phimoe, saved
 
 MakeLearner = Callable[..., Learner]
 
@@ -138,6 +140,43 @@ def test_activation_checkpointing_changes_no_gradient(
     assert relative(recomputed, whole) < 1e-6
 
 
+def tiny_opt(folder: Path, **settings: float) -> str:
+    """A model that hands its dropout to torch's function, as ``policy.model``."""
+    torch.manual_seed(0)
+    shape = OPTConfig(
+        vocab_size=280,
+        hidden_size=32,
+        word_embed_proj_dim=32,
+        ffn_dim=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        **settings,
+    )
+    OPTForCausalLM(shape).save_pretrained(folder)
+    return f"policy.model={folder}"
+
+
+def test_activation_checkpointing_turns_no_dropout_on(
+    make_learner: MakeLearner, samples: list[Sample], tmp_path: Path
+) -> None:
+    model = tiny_opt(tmp_path, dropout=0.5, activation_dropout=0.5)
+    fixed = (model, "policy.optimizer.lr=0", "policy.max_grad_norm=null")
+    plain = gradients(make_learner(*fixed), samples)
+    recomputed = gradients(make_learner(*fixed, "policy.activation_checkpointing=true"), samples)
+    assert relative(recomputed, plain) < 1e-5
+
+
+@pytest.mark.parametrize("noise", ["layerdrop", "routes"])
+def test_a_model_that_trains_as_another_is_refused(
+    make_learner: MakeLearner, tmp_path: Path, noise: str
+) -> None:
+    model = tiny_opt(tmp_path, layerdrop=1.0) if noise == "layerdrop" else saved(phimoe(), tmp_path)
+    make_learner(model)
+    with pytest.raises(TrainingError, match="computes something else while it is trained"):
+        make_learner(model, "policy.activation_checkpointing=true")
+
+
 def test_two_minibatches_are_two_optimizer_steps(
     make_learner: MakeLearner, samples: list[Sample]
 ) -> None:
@@ -246,13 +285,17 @@ def test_the_reference_of_a_restored_learner_is_what_training_started_from(
         assert not np.array_equal(reference, policy)
 
 
+@pytest.mark.parametrize("lacks", ["advantage", "weight"])
 def test_a_minibatch_without_signal_is_not_stepped(
-    make_learner: MakeLearner, samples: list[Sample]
+    make_learner: MakeLearner, samples: list[Sample], lacks: str
 ) -> None:
     learner = make_learner()
     learner.update([samples], step=1)
     before = parameters(learner)
     dead = [replace(s, advantage=0.0) for s in samples]
+    if lacks == "weight":
+        # What correction.type=icepop and seq_mask_tis leave of samples that are too far off.
+        dead = [replace(s, weights=np.zeros_like(s.weights)) for s in samples]
     assert learner.update([dead[:6], dead[6:]], step=2).keys() == {"train/lr"}
     assert all(torch.equal(before[name], p) for name, p in parameters(learner).items())
 
@@ -283,8 +326,10 @@ def test_a_checkpoint_of_another_size_is_refused(
 
 
 def mixed(samples: list[Sample]) -> list[Sample]:
-    """Every third sample without advantage."""
-    return [replace(s, advantage=s.advantage * bool(i % 3)) for i, s in enumerate(samples)]
+    """Every third sample without advantage, and one without weight."""
+    cut = [replace(s, advantage=s.advantage * bool(i % 3)) for i, s in enumerate(samples)]
+    cut[1] = replace(cut[1], weights=np.zeros_like(cut[1].weights))
+    return cut
 
 
 @pytest.mark.parametrize("kl", [0, 0.1])

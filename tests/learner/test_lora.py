@@ -14,14 +14,15 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from rlrun.batch import Sample
 from rlrun.checkpoint.training_state import load_tensors, save_tensors
 from rlrun.errors import ConfigError, StorageError
 from rlrun.learner.learner import Learner
-from rlrun.learner.lora import adapter_size
+from rlrun.learner.lora_targets import adapter_size
 from rlrun.models.resolve import resolve_model
+from tests.learner.mixtures import jamba, phimoe, saved
 
 MakeLearner = Callable[..., Learner]
 LORA = ("policy.lora.enabled=true", "policy.lora.rank=4", "policy.lora.alpha=12")
@@ -344,3 +345,19 @@ def test_the_saved_configuration_is_that_of_the_settings(
     assert (saved["r"], saved["lora_alpha"], saved["lora_dropout"]) == (4, 12, 0.0)
     assert saved["target_modules"] == sorted(LAYERS)
     assert Path(saved["base_model_name_or_path"]).is_absolute()
+
+
+@pytest.mark.parametrize("mixture", [jamba, phimoe])
+def test_no_router_gets_an_adapter(
+    make_learner: MakeLearner,
+    samples: list[Sample],
+    tmp_path: Path,
+    mixture: Callable[[], PreTrainedModel],
+) -> None:
+    learner = make_learner(saved(mixture(), tmp_path), *LORA, "policy.freeze_moe_router=true")
+    before = {name: value.clone() for name, value in learner.weights()}
+    learner.update([samples], step=1)
+    learner.update([samples], step=2)
+    changed = {name for name, value in learner.weights() if not value.equal(before[name])}
+    assert changed
+    assert not [name for name in changed if "router" in name]

@@ -105,6 +105,19 @@ def test_empty_trajectories_change_nothing(options: Options) -> None:
     torch.testing.assert_close(same, gradient, rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("kind", ["grpo", "gspo", "cispo", "reinforce"])
+def test_a_token_that_filters_exclude_counts_in_the_divisor(kind: str, level: str) -> None:
+    options = Options(kind, level="sequence" if kind == "gspo" else level)
+    batch = with_tokens(random_batch(5, [5]), advantage=1.5)
+    excluded = [[*batch[0][:4], replace(batch[0][4], logprob=-math.inf)]]
+    output, gradient = run(options, flat(excluded))
+    # Within one trajectory both levels are the mean over its tokens, of which one contributes 0.
+    left = reference_float64.loss([batch[0][:4]], options) * 4 / 5
+    assert float(output.loss) == pytest.approx(left, rel=1e-5)
+    assert gradient[4] == 0.0
+
+
 @EVERY_KIND
 @pytest.mark.parametrize("trajectories", [0, 3])
 def test_nothing_to_train_gives_zero_with_a_gradient(options: Options, trajectories: int) -> None:

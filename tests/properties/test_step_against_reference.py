@@ -269,16 +269,20 @@ def test_step(setup: Setup, seed: int, sizes: list[int], minibatch: int) -> None
 def check_books(groups: list[TrajectoryGroup], batch: Batch, expected: list[Expected]) -> None:
     counts = token_categories(batch)
     assert sum(counts.values()) == sum(group.num_sampled for group in groups)
-    trained = [e for e in expected if e.advantage != 0.0]
-    assert counts.get(TokenCategory.TRAINED, 0) == sum(len(e.tokens) for e in trained)
+    pairs = list(zip(expected, batch.samples, strict=True))
+    trained = [e.advantage != 0.0 and bool(s.weights.any()) for e, s in pairs]
+    tokens = sum(
+        len(e.tokens) for e, is_trained in zip(expected, trained, strict=True) if is_trained
+    )
+    assert counts.get(TokenCategory.TRAINED, 0) == tokens
     ended = outcomes([group.prompt.position for group in groups], batch)
-    members = iter(expected)
+    members = iter(zip(expected, trained, strict=True))
     for group in groups:
         own = [next(members) for _ in group.trajectories]
         wanted = Outcome.NO_SIGNAL
-        if all(e.out for e in own):
+        if all(e.out for e, _ in own):
             wanted = Outcome.FILTERED
-        if any(e.advantage != 0.0 for e in own):
+        if any(is_trained for _, is_trained in own):
             wanted = Outcome.TRAINED
         assert ended[group.prompt.position] is wanted
 
@@ -301,7 +305,8 @@ def check_update(setup: Setup, batch: Batch, minibatch: int, seed: int) -> None:
     for start in range(0, len(samples), minibatch):
         chosen = range(start, min(start + minibatch, len(samples)))
         inside = [i for i in chosen if samples[i].masked is None]
-        if inside and (everyone or any(samples[i].advantage for i in inside)):
+        moving = [i for i in inside if samples[i].advantage and samples[i].weights.any()]
+        if moving or (inside and everyone):
             tokens = [tokens_of(batch.samples[i], samples[i]) for i in inside]
             losses.append(reference_float64.loss(tokens, setup.options))
     whole = Batch(STEP, batch.groups, tuple(samples))
