@@ -151,6 +151,10 @@ class Completion:
     weight_versions: tuple[VersionSpan, ...]
 
 
+LARGEST_REWARD = 1e100
+"""Squares and sums of rewards beyond would leave float64."""
+
+
 @dataclass(frozen=True, slots=True)
 class EnvStep:
     """What an environment says to the policy's last message.
@@ -160,8 +164,8 @@ class EnvStep:
 
     Attributes:
         messages: Messages appended to the conversation before the next turn, e.g. tool results.
-        reward: The total reward; finite.
-        rewards: Named parts, for the record.
+        reward: The total reward; finite, within LARGEST_REWARD.
+        rewards: Named parts, for the record; likewise.
         extracted: The answer as the verifier read it, for the record.
         verifier_timeout: The answer itself made the verifier hit its limit (and scored 0).
         failure: The environment failed; the trajectory is masked, not punished.

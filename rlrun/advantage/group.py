@@ -19,6 +19,7 @@ from enum import StrEnum
 
 from rlrun.errors import TrainingError
 from rlrun.interfaces import Advantage, component, setting
+from rlrun.types import LARGEST_REWARD
 
 EPSILON = 1e-6
 """Added to a standard deviation before dividing by it."""
@@ -26,9 +27,6 @@ EPSILON = 1e-6
 CONSTANT_TOLERANCE = 1e-6
 """Rewards whose spread is within this share of the largest magnitude are equal: an environment may
 compute in float32, where the same reward twice can differ by 1e-7 of itself."""
-
-LARGEST_REWARD = 1e100
-"""Squares and sums beyond would leave float64."""
 
 
 class Baseline(StrEnum):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,4 +76,31 @@ def _read(path: Path) -> Any:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(str(path), f"columns {twice} occur more than once", "Rename the columns")
+    for place, field in enumerate(table.schema):
+        if field.type in (pyarrow.float16(), pyarrow.float32()):
+            form, digits = ("e", 3) if field.type == pyarrow.float16() else ("f", 6)
+            values = [_as_written(value, form, digits) for value in table[place].to_pylist()]
+            table = table.set_column(place, field.name, [values])
     return table
+
+
+def _as_written(value: float | None, form: str, digits: int) -> float | None:
+    """The shortest decimal that a narrow float stands for, 0.1 and not 0.10000000149011612.
+
+    Widened as it is, the answer 0.1 of a table of 32-bit floats would be one that nobody gives.
+
+    Args:
+        value: As Arrow widens it.
+        form: Of ``struct``, the narrow type.
+        digits: That the narrow type keeps of every decimal.
+    """
+    if value is None or not math.isfinite(value):
+        return value
+    for count in range(digits, digits + 4):
+        shorter = float(f"{value:.{count}g}")
+        try:
+            if struct.unpack(form, struct.pack(form, shorter))[0] == value:
+                return shorter
+        except OverflowError:
+            pass  # Rounded up beyond the largest number of the type.
+    return value

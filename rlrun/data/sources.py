@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -25,6 +26,8 @@ MADE_BY = {
 }
 """Files that choices of data name and that come from elsewhere: what to do where one is missing."""
 SUFFIXES = JSON_SUFFIXES + PARQUET_SUFFIXES
+OTHER_ROWS = (".arrow", ".bz2", ".csv", ".feather", ".gz", ".ndjson", ".tsv", ".xz", ".zip", ".zst")
+"""Endings of files that probably hold rows, and that are not read."""
 
 
 def open_store(source: DataSource, base_dir: Path) -> RecordStore:
@@ -85,7 +88,10 @@ def _file_store(name: str, base_dir: Path) -> RecordStore:
         raise DataError(
             name, "the folder has JSON lines and Parquet files", "Name one, or part the folder"
         )
-    return ParquetStore(name, paths) if True in kinds else JsonlStore(name, paths)
+    store = ParquetStore(name, paths) if True in kinds else JsonlStore(name, paths)
+    if path.is_dir():
+        store.notices = list(_passed_over(name, path, paths))
+    return store
 
 
 def _folder_files(folder: Path) -> list[Path]:
@@ -94,8 +100,13 @@ def _folder_files(folder: Path) -> list[Path]:
     files = [
         entry
         for entry in entries
-        if entry.is_file() and entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".")
+        if entry.suffix.lower() in SUFFIXES and not entry.name.startswith(".")
     ]
+    for entry in files:
+        # A data set with a part missing would be another one.
+        if not entry.is_file():
+            what = "is a link to nothing" if not entry.exists() else "is no regular file"
+            raise DataError(str(entry), what, "Restore the file, or take it out of the folder")
     if files:
         return files
     has = ", ".join(entry.name for entry in entries[:5]) or "nothing"
@@ -104,6 +115,19 @@ def _folder_files(folder: Path) -> list[Path]:
         f"the folder has no {', '.join(SUFFIXES)} file; it has {has}",
         "Folders below are not searched; name the one that holds the files",
     )
+
+
+def _passed_over(name: str, folder: Path, read: Sequence[Path]) -> Iterator[str]:
+    """What of a folder adds no row, although its name lets one expect some."""
+    for path in read:
+        if path.stat().st_size == 0:
+            yield f"{name}: {path.name} is empty"
+    others = [
+        entry.name for entry in sorted(folder.iterdir()) if entry.suffix.lower() in OTHER_ROWS
+    ]
+    if others:
+        more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+        yield f"{name}: not read: {', '.join(others[:3])}{more}; only {', '.join(SUFFIXES)} are"
 
 
 def _missing_remedy(path: Path) -> str:

@@ -18,6 +18,7 @@ from rlrun.rollout.trajectory import OpenTrajectory
 from rlrun.run_dir.json_line import finite
 from rlrun.seeds import seed_of
 from rlrun.types import (
+    LARGEST_REWARD,
     EnvStep,
     Failure,
     FailureKind,
@@ -201,13 +202,15 @@ def _by_job(trajectories: Sequence[OpenTrajectory]) -> list[list[OpenTrajectory]
 
 
 def checked(step: EnvStep) -> EnvStep:
-    """The step with plain finite numbers, or a failure that says what is none."""
+    """The step with plain numbers within LARGEST_REWARD, or a failure that says what is none."""
     numbers = dict(step.rewards)
     if step.reward is not None:
         numbers["the reward"] = step.reward
     for name, value in numbers.items():
-        if finite(value) is None:
-            message = f"{name} is {value!r:.100}, which is no finite number"
+        number = finite(value)
+        if number is None or abs(number) > LARGEST_REWARD:
+            limit = "no finite number" if number is None else f"beyond {LARGEST_REWARD:.0e}"
+            message = f"{name} is {value!r:.100}, which is {limit}"
             return EnvStep(failure=Failure(FailureKind.REWARD_ERROR, message))
         if not name.strip() or "\n" in name:
             message = f"a part of the reward has the name {name!r}"

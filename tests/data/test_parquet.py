@@ -118,3 +118,24 @@ def test_a_time_that_python_cannot_hold_is_an_error_with_its_rows(load, tmp_path
     pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
     with pytest.raises(DataError, match=r"rows\.parquet:1: a value of the rows 1 to 1 has no form"):
         load("rows.parquet")
+
+
+@pytest.mark.parametrize("kind", [pyarrow.float16(), pyarrow.float32()])
+def test_a_narrow_float_is_the_decimal_that_was_written(load, tmp_path, kind):
+    written = [0.1, 2.0, -0.35, 1000.0, 0.5, 3e-5]
+    columns = {
+        "problem": [f"p{n}" for n in range(len(written))],
+        "answer": pyarrow.array(written).cast(kind),
+        "level": pyarrow.array([None, *written[1:]]).cast(kind),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(columns), tmp_path / "rows.parquet")
+    rows = load("rows.parquet").rows
+    assert [float(row.answer) for row in rows] == written
+    assert [row.payload.get("level") for row in rows] == [None, *written[1:]]
+
+
+def test_the_largest_narrow_float_is_kept(load, tmp_path):
+    largest = pyarrow.array([3.4028234663852886e38]).cast(pyarrow.float32())
+    table = pyarrow.table({"problem": ["p"], "answer": largest})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
+    assert float(load("rows.parquet").rows[0].answer) == pytest.approx(3.4028235e38)

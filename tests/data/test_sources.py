@@ -21,6 +21,35 @@ def test_folder_is_read_in_the_order_of_names_and_not_below(load, tmp_path):
     assert ids == ["a.JSONL:1", "a.JSONL:2", "b.jsonl:1", "b.jsonl:2"]
 
 
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda path: path.symlink_to("/nowhere/b.jsonl"), "b.jsonl: is a link to nothing"),
+        (os.mkfifo, "b.jsonl: is no regular file"),
+        (os.mkdir, "b.jsonl: is no regular file"),
+    ],
+)
+def test_a_part_of_a_folder_that_cannot_be_read_is_not_passed_over(load, tmp_path, make, told):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.jsonl").write_bytes(ROW)
+    make(tmp_path / "set" / "b.jsonl")
+    with pytest.raises(DataError, match=told):
+        load("set")
+
+
+def test_files_of_a_folder_that_add_no_row_are_told(load, tmp_path):
+    (tmp_path / "set").mkdir()
+    for name in ("a.jsonl", "b.jsonl.gz", "c.csv", "README.md"):
+        (tmp_path / "set" / name).write_bytes(ROW)
+    (tmp_path / "set" / "d.jsonl").touch()
+    loaded = load("set")
+    assert len(loaded.rows) == 1
+    assert loaded.notices == (
+        "set: d.jsonl is empty",
+        "set: not read: b.jsonl.gz, c.csv; only .jsonl, .json, .parquet are",
+    )
+
+
 def test_folder_without_data_files_says_what_it_has(load, tmp_path):
     (tmp_path / "set" / "part").mkdir(parents=True)
     with pytest.raises(DataError, match="no .jsonl, .json, .parquet file; it has part"):

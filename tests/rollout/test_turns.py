@@ -229,12 +229,19 @@ def test_keyboard_interrupt_from_an_environment_still_stops_the_run(renderer: Re
         roll(renderer, ["a<end>"], interrupted)
 
 
-@pytest.mark.parametrize("reward", [float("nan"), float("inf")])
-def test_a_reward_that_is_no_number_is_a_failure(renderer: Renderer, reward: float) -> None:
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), 1e308, -1e101])
+def test_a_reward_beyond_reckoning_is_a_failure(renderer: Renderer, reward: float) -> None:
     (one,), _ = roll(renderer, ["a<end>"], lambda _: EnvStep(reward=reward))
     assert one.reward is None
     assert one.failure is not None
     assert one.failure.kind is FailureKind.REWARD_ERROR
+
+
+def test_a_part_of_a_reward_that_no_sum_could_hold_is_a_failure(renderer: Renderer) -> None:
+    step = EnvStep(reward=1.0, rewards={"length": 1e308})
+    (one,), _ = roll(renderer, ["a<end>"], lambda _: step)
+    assert one.failure is not None
+    assert one.failure.message == "length is 1e+308, which is beyond 1e+100"
 
 
 class Stuck(Environment):
