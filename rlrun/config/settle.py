@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from rlrun.config.compose import Composition
-from rlrun.config.foreign import find_key
+from rlrun.config.foreign import Renamed, find_key
 from rlrun.config.interpolation import Resolver
 from rlrun.config.keys import Keys, Leaf, all_keys, keys_of, variants_with
 from rlrun.config.nemo_rl import FSDP_ALONE, NEMO_RL
@@ -17,6 +17,7 @@ from rlrun.config.origin import Assignment, Origin, OriginKind
 from rlrun.config.paths import conf_dir
 from rlrun.config.report import Report
 from rlrun.config.suggest import nearest_key
+from rlrun.config.trl import TRL
 from rlrun.config.values import (
     MISSING,
     WrongValue,
@@ -31,8 +32,11 @@ from rlrun.config.verl import VERL
 from rlrun.config.yaml_file import read_yaml
 from rlrun.interfaces import REGISTRY
 
-_LIBRARIES = {"NeMo RL": NEMO_RL, "verl": VERL}
+_LIBRARIES = {"NeMo RL": NEMO_RL, "verl": VERL, "TRL": TRL}
 """Keys that people bring along."""
+
+_ELSEWHERE = {"generation.colocated": Renamed("cluster.colocated", variant="cluster/ray")}
+"""Keys that people look for in another section."""
 
 _HOW_TO_GIVE = {
     "policy.model": "Give policy.model=FOLDER_OR_NAME, or choose policy/model=tiny",
@@ -166,6 +170,7 @@ class _Settler:
             return
         near = nearest_key(key, self._keys.names()) or nearest_key(key, all_keys())
         remedy = f"The nearest key is {near}" if near else "The command rlrun config lists all keys"
+        remedy = find_key(key, _ELSEWHERE) or remedy
         if key.startswith(("policy.", "cluster.")) and "parallel" in key:
             remedy = FSDP_ALONE  # No other key comes near to it.
         self._report.add(assignment.where, f"unknown key {key}", remedy, key)
