@@ -159,6 +159,9 @@ class _Composer:
             return None
         file = read_yaml(path)
         self._note_mistakes(file)
+        if file.package not in (None, "_global_"):
+            what = f"# @package {file.package} has no effect: a recipe is a whole run"
+            self._report.add(file.where(1), what, "Take the line out, and write whole keys")
         self._recipes[name] = file
         layers, choices = list[Item](), list[Item]()
         for item in file.defaults:

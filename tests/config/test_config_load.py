@@ -163,6 +163,14 @@ def test_a_recipe_that_builds_on_itself_is_refused(recipe: Recipe) -> None:
     assert "builds on itself" in found[0].what
 
 
+def test_a_recipe_for_a_part_of_a_run_is_refused(recipe: Recipe) -> None:
+    text = "defaults: [quickstart, _self_]\nseed: 1\n"
+    assert load([recipe(f"# @package _global_\n{text}".replace("seed: 1", "grpo: {seed: 1}"))])
+    found = problems([recipe(f"# @package grpo\n{text}", "part.yaml")])
+    assert "part.yaml:1" in found[0].where
+    assert "# @package grpo has no effect" in found[0].what
+
+
 def test_a_config_dir_adds_choices(tmp_path: Path) -> None:
     (tmp_path / "loss").mkdir()
     (tmp_path / "loss" / "tight.yaml").write_text(
