@@ -231,6 +231,8 @@ class CheckpointStore:
             remedy = "Is its name right?"
             if metric.startswith("validation/"):
                 remedy = "Let checkpointing.save_period be a multiple of grpo.val_period."
+                if any(other.startswith("validation/") for other in metrics):
+                    remedy = "The validation of this step has none: did all of its samples fail?"
             _log.warning(
                 "checkpoint %s has no value of checkpointing.metric=%s; it ranks below all that "
                 "have one. %s",

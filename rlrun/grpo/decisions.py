@@ -80,4 +80,10 @@ def error_of(fail: Fail) -> RlrunError:
     remedy = ""
     if fail.error.startswith((FailureKind.REWARD_ERROR, FailureKind.ENV_ERROR)):
         remedy = "Correct the environment or reward function; rlrun check tries it with two answers"
+    elif "dynamic_sampling_max_gen_batches" in fail.reason:
+        remedy = (
+            "Groups whose rewards are all equal are left out: take prompts that are sometimes "
+            "solved, raise grpo.dynamic_sampling_max_gen_batches, or set "
+            "grpo.use_dynamic_sampling=false"
+        )
     return kind("rollout", fail.reason + "." + cause, remedy)

@@ -343,6 +343,10 @@ def test_a_metric_that_the_first_save_lacks_is_noticed_once(
     CheckpointStore(tmp_path / "period", keeping()).save(1, writes("x"), {"reward/format": 0.5})
     assert "Let checkpointing.save_period be a multiple of grpo.val_period." in caplog.text
     caplog.clear()
+    failed = {"validation/failed_samples": 4.0}
+    CheckpointStore(tmp_path / "failed", keeping()).save(1, writes("x"), failed)
+    assert "did all of its samples fail?" in caplog.text
+    caplog.clear()
     CheckpointStore(tmp_path / "known", keeping()).save(1, writes("x"), {METRIC: math.nan})
     CheckpointStore(tmp_path / "none", keeping(metric=None)).save(1, writes("x"), {})
     assert not caplog.records
