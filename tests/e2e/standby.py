@@ -32,10 +32,10 @@ def stand_by() -> None:
     start = asyncio.create_subprocess_exec
     unused = [pid]
 
-    async def start_or_take(*words: str, stderr: BinaryIO, **options: Any) -> Any:
+    async def start_or_take(*words: str, **options: Any) -> Any:
         if MODULE in words and unused:
-            return await _take(unused.pop(), ours, stderr)
-        return await start(*words, stderr=stderr, **options)
+            return await _take(unused.pop(), ours, options["stderr"])
+        return await start(*words, **options)
 
     asyncio.create_subprocess_exec = start_or_take  # type: ignore[assignment]  # as it is called
 

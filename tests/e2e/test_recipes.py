@@ -12,7 +12,6 @@ from rlrun.env.gym import GymEnv
 from rlrun.metrics.logs import read_metrics
 from rlrun.preflight import Verdict, preflight
 from rlrun.run_dir.records import TrainedLine, read_trained
-from tests.conftest import rlrun
 from tests.e2e.forked import forked
 from tests.env.gym_real import VENV, need_gym
 
@@ -43,7 +42,7 @@ def nanov3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need_gym()
     run = tmp_path_factory.mktemp("nanov3") / "run"
     flags = (f"env.venv={VENV}", f"run_dir={run}", "num_threads=1", "env.start_timeout_s=240")
-    done = rlrun("train", "+recipe=nanov3", "scale=smoke", *flags, timeout=500)
+    done = forked("train", "+recipe=nanov3", "scale=smoke", *flags, timeout=500)
     assert done.code == 0, done.err
     return run
 
