@@ -38,7 +38,7 @@ NEAREST = [
     ("data.train.splt", "data.train.split"),
     ("num_prompts_per_step", "grpo.num_prompts_per_step"),
     ("policy.lr", "policy.optimizer.lr"),
-    ("temperature", "generation.temperature"),
+    ("max_new_tokens", "generation.max_new_tokens"),
     ("grpo.optimizer.lr", "policy.optimizer.lr"),
     ("checkpoint.save_period", "checkpointing.save_period"),
     ("generation.max_tokens", "generation.max_new_tokens"),
@@ -52,6 +52,11 @@ def test_the_nearest_key_is_suggested() -> None:
     found = by_flag([f"{key}=1" for key, _ in NEAREST])
     for key, near in NEAREST:
         assert found[f"{key}=1"].remedy == f"The nearest key is {near}"
+
+
+def test_a_key_of_another_section_is_named_with_its_choice() -> None:
+    (found,) = by_flag(["generation.colocated=true"]).values()
+    assert found.remedy == "Here it is cluster.colocated, with cluster=ray"
 
 
 def test_keys_for_parallelism_that_is_not_there_say_so() -> None:
