@@ -14,6 +14,7 @@ import multiprocessing.forkserver
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tests.conftest import Command, environment
@@ -81,7 +82,8 @@ class Started:
         return self._out.read_text()
 
     def send_signal(self, number: int) -> None:
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):  # it has ended meanwhile: nothing, as Popen does
+            os.kill(self.pid, number)
 
     def communicate(self, timeout: float | None = None) -> tuple[str, None]:
         self._process.join(timeout)
