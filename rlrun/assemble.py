@@ -105,9 +105,9 @@ def _run(
     raise_limit()
     try:
         with StopSignal() as stop:
-            run = _Run(config, inputs, run_dir, console, stop)
+            run = _Run(config, inputs, run_dir, console, stop, resumed=resumed)
             with _status(run_dir, run):
-                asyncio.run(run.run(resumed=resumed))
+                asyncio.run(run.run())
     finally:
         _report(run_dir, console)
 
@@ -151,6 +151,7 @@ class _Run:
     Attributes:
         step: The last finished step.
         ended: Why training ended.
+        resumed: Whether it goes on with what another process began.
     """
 
     def __init__(
@@ -160,17 +161,19 @@ class _Run:
         run_dir: RunDir,
         console: Console,
         stop: StopSignal,
+        *,
+        resumed: bool,
     ) -> None:
         self.config, self.inputs, self.run_dir = config, inputs, run_dir
-        self.console, self.stop = console, stop
+        self.console, self.stop, self.resumed = console, stop, resumed
         before = run_dir.read_status()
         self.step = 0 if before is None else before.step
         self.ended = ""
 
-    async def run(self, *, resumed: bool) -> None:
+    async def run(self) -> None:
         """Wires, trains and closes."""
         inputs = self.inputs
-        checkpoint = self._checkpoint() if resumed else None
+        checkpoint = self._checkpoint() if self.resumed else None
         environment = self.config.env.start()
         cluster: RunningCluster | None = None
         generator: Generator | None = None
@@ -229,20 +232,19 @@ class _Run:
             path.unlink(missing_ok=True)
 
     def _checkpoint(self) -> LoadedCheckpoint | None:
-        """The newest whole checkpoint; what lies beyond it is moved away."""
+        """The newest whole checkpoint."""
         root = self.run_dir.checkpoints
         checkpoint = load_checkpoint(root) if saved_steps(root) else None
         if checkpoint is None:
             self.console.notice("no checkpoint was written yet: the run starts again")
-            self.run_dir.supersede(-1)
-            self.step = 0
-            return None
-        self.step = checkpoint.step
-        self.run_dir.supersede(self.step)
+        self.step = 0 if checkpoint is None else checkpoint.step
         return checkpoint
 
     async def _train(self, live: Live, checkpoint: LoadedCheckpoint | None) -> None:
         stream = self.inputs.stream
+        if self.resumed:
+            # Now that all has started: a resume that fails before leaves the run as it was.
+            self.run_dir.supersede(-1 if checkpoint is None else self.step)
         with ExitStack() as stack:
             decisions = decisions_at(checkpoint, self.config, stream, self.run_dir)
             stack.callback(decisions.event_log.close)

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -68,6 +69,27 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(
     done = rlrun("resume", str(run_dir))
     assert done.code == 0, done.err
     assert_equal_runs(run_dir, small_run)
+    assert rlrun("audit", str(run_dir)).code == 0
+
+
+def test_a_resume_that_cannot_start_leaves_the_run_as_it_was(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    served = ("generation.expose_http_server=true", f"generation.http.port={port}")
+    process = start(run_dir, "checkpointing.save_period=2", *served)
+    wait_for_step(run_dir, 3, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    history = [*run_dir.glob("*.jsonl"), *run_dir.glob("trained/*"), *run_dir.glob("checkpoints/*")]
+    before = {path: path.read_bytes() for path in history if path.is_file()}
+    with socket.create_server(("", port)):
+        done = rlrun("resume", str(run_dir))
+    assert (done.code, "address already in use" in done.err.lower()) == (2, True), done.err
+    assert {path: path.read_bytes() for path in before} == before
+    assert not list(run_dir.glob("superseded/0*"))
+    assert rlrun("audit", str(run_dir)).code == 0
+    assert rlrun("resume", str(run_dir)).code == 0
     assert rlrun("audit", str(run_dir)).code == 0
 
 
