@@ -142,6 +142,7 @@ class Soak:
     done: list[str] = field(default_factory=list)
     driver_memory: list[Point] = field(default_factory=list)
     driver_life: int = 0
+    driver_began: int = 0
     life: int = 0
     step_of_kill: int | None = 0
 
@@ -178,8 +179,8 @@ class Soak:
             if not self.victim.runs:
                 self._went_by_itself()
                 return
-            # What does not start for the first time is taken for a wrong setting, and ends the run.
-            if time.monotonic() > fault_at and self._step() > 0:
+            # What does not start in a new process is taken for a wrong setting, and ends the run.
+            if time.monotonic() > fault_at and self._step() > self.driver_began:
                 self._break()
                 fault_at = time.monotonic() + self.rng.expovariate(1 / mean_fault_s)
             time.sleep(SAMPLE_S)
@@ -258,6 +259,7 @@ class Soak:
         self.victim.command.kill()
         self._begin_life()
         self.driver_life += 1
+        self.driver_began = self._step()
         self.victim.command = self._command("resume")
 
     def _begin_life(self) -> None:
