@@ -37,8 +37,8 @@ no rollout can be scored again: their reward is what a session came to (example_
 or the sum of the steps of an environment without /verify (example_multi_turn_gymnasium)."""
 
 AT_THE_LIMIT = {"math_with_judge": 1}
-"""The rollout that is left out: its verifier takes four seconds for it on a machine with nothing else
-to do, gives it five, and says 0 beyond."""
+"""The rollout that is left out: its verifier takes four seconds for it on an idle machine, gives it
+five, and says 0 beyond."""
 
 
 def read(path: Path) -> list[dict[str, Any]]:
