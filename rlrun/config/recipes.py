@@ -17,6 +17,7 @@ NIGHTLY = ".nightly.yaml"
 """How the file ends that says, beside a recipe, what a nightly run of it must show."""
 
 _RUN_STAMP = re.compile(r"\d{8}-\d{6}.*")
+_SAVED_BY = re.compile(r"The resolved run of ([\w+-][\w.+-]*)\.$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +97,9 @@ def recipe_name(path: Path) -> str:
     path = path.resolve()
     if path.name != "config.yaml":
         return path.stem
+    saved_by = _SAVED_BY.match(read_yaml(path).header)
+    if saved_by is not None:
+        return saved_by[1]
     # A run's folder is RECIPE/DATE-TIME unless the user named it.
     folder = path.parent.parent if _RUN_STAMP.fullmatch(path.parent.name) else path.parent
     return folder.name or "run"

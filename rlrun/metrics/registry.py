@@ -66,7 +66,7 @@ def find(name: str) -> Metric:
     """
     metric = _find(name)
     if metric is None:
-        raise UndeclaredMetric(f"metric {name!r} is not declared in rlrun/metrics/registry.py")
+        raise UndeclaredMetric(f"metric {name!r} is not declared in rlrun/metrics/table.py")
     return metric
 
 

@@ -140,9 +140,13 @@ def test_a_recipe_path_is_relative_to_the_current_folder(recipe: Recipe) -> None
 
 
 def test_a_saved_run_is_named_after_its_recipe(recipe: Recipe) -> None:
-    text = load([QUICK]).yaml()
+    saved = load([QUICK]).yaml()
+    assert load([recipe(saved, "mine/config.yaml")]).recipe == "quickstart"
+    # Without its header, or with one that cannot be the name of a folder, its place tells.
+    text = saved.partition("\n")[2]
     assert load([recipe(text, "runs/mine/20261129-120000/config.yaml")]).recipe == "mine"
-    assert load([recipe(text, "elsewhere/config.yaml")]).recipe == "elsewhere"
+    for number, header in enumerate(("", "# The resolved run of ../mine.\n")):
+        assert load([recipe(header + text, f"at_{number}/config.yaml")]).recipe == f"at_{number}"
 
 
 def test_a_recipe_builds_on_others(recipe: Recipe) -> None:

@@ -87,7 +87,7 @@ def test_a_resume_that_cannot_start_leaves_the_run_as_it_was(tmp_path: Path) -> 
         done = rlrun("resume", str(run_dir))
     assert (done.code, "address already in use" in done.err.lower()) == (2, True), done.err
     assert {path: path.read_bytes() for path in before} == before
-    assert not list(run_dir.glob("superseded/0*"))
+    assert not (run_dir / "superseded").exists()
     assert rlrun("audit", str(run_dir)).code == 0
     assert rlrun("resume", str(run_dir)).code == 0
     assert rlrun("audit", str(run_dir)).code == 0

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys of verl are refused with what they are called here."""
+"""Keys of verl and arguments of TRL are refused with what they are called here."""
+
+import re
+from collections.abc import Mapping
 
 import pytest
 
-from rlrun.config.foreign import Absent, Chosen, Renamed, available
+from rlrun.config.foreign import Absent, Chosen, Renamed, Target, available
 from rlrun.config.keys import all_keys
 from rlrun.config.paths import conf_dir
+from rlrun.config.trl import TRL
 from rlrun.config.variants import discover
 from rlrun.config.verl import VERL
 from tests.config.config_problems import QUICK, problems
+from tests.factories import ROOT
 
-REMEDIES = [
+VERL_REMEDIES = [
     ("data.train_files", "data.train.source"),
     ("data.train_batch_size", "grpo.num_prompts_per_step"),
     ("actor_rollout_ref.model.path", "policy.model"),
@@ -30,12 +35,23 @@ REMEDIES = [
     ("async_training.staleness_threshold", "grpo.max_trajectory_age_steps"),
 ]
 
+TRL_REMEDIES = [
+    ("learning_rate", "Here it is policy.optimizer.lr"),
+    ("num_generations", "Here it is grpo.num_generations_per_prompt"),
+    ("epsilon_high", "Here it is loss.ratio_clip_max"),
+    ("use_vllm", "Here it is the choice generation=vllm"),
+    ("reward_funcs", "Here it is env.reward_function, with env=python"),
+    ("min_p", "reproduce the distribution"),
+]
 
-@pytest.mark.parametrize("key", sorted(VERL))
-def test_what_a_key_of_verl_is_called_here_exists(key: str) -> None:
+
+@pytest.mark.parametrize(
+    ("table", "key"), [(table, key) for table in (VERL, TRL) for key in sorted(table)]
+)
+def test_what_a_key_is_called_here_exists(table: Mapping[str, Target], key: str) -> None:
     discover()
     assert key not in all_keys()
-    match VERL[key]:
+    match table[key]:
         case Renamed(target, _, variant):
             assert available(variant) and target in all_keys()
         case Chosen(group, choice):
@@ -44,10 +60,21 @@ def test_what_a_key_of_verl_is_called_here_exists(key: str) -> None:
             assert reason.startswith("Nothing to set: ")
 
 
-def test_keys_of_verl_are_refused_with_their_names_here() -> None:
-    flags = [f"+{key}=1" for key, _ in REMEDIES]
+@pytest.mark.parametrize(("library", "remedies"), [("verl", VERL_REMEDIES), ("TRL", TRL_REMEDIES)])
+def test_keys_are_refused_with_their_names_here(
+    library: str, remedies: list[tuple[str, str]]
+) -> None:
+    flags = [f"+{key}=1" for key, _ in remedies]
     found = {problem.where: problem for problem in problems([QUICK, *flags])}
-    assert len(found) == len(REMEDIES)
-    for flag, (key, remedy) in zip(flags, REMEDIES, strict=True):
-        assert found[flag].what == f"{key} is a key of verl"
+    assert len(found) == len(remedies)
+    for flag, (key, remedy) in zip(flags, remedies, strict=True):
+        assert found[flag].what == f"{key} is a key of {library}"
         assert remedy in found[flag].remedy
+
+
+def test_the_page_for_users_of_trl_knows_no_others() -> None:
+    page = (ROOT / "docs/migration_trl.md").read_text(encoding="utf-8")
+    tables = page[page.index("## The constructor") : page.index("## Names of metrics")]
+    first = [row.split("|")[1] for row in tables.splitlines() if row.startswith("| `")]
+    told = {name.partition("=")[0] for cell in first for name in re.findall(r"`([^`]+)`", cell)}
+    assert told - {"bnpo", "luspo"} <= set(TRL)
