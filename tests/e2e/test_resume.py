@@ -10,6 +10,7 @@ import shutil
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,15 @@ def wait_for_step(run_dir: Path, step: int, process: Started) -> None:
         assert process.poll() is None, process.output()
         time.sleep(0.01)
     raise AssertionError(f"step {step} did not come within two minutes")
+
+
+def wait_until(true: Callable[[], bool], process: Started) -> None:
+    """Returns once something holds while a command runs."""
+    deadline = time.monotonic() + 120
+    while not true():
+        assert process.poll() is None, process.output()
+        assert time.monotonic() < deadline, process.output()
+        time.sleep(0.01)
 
 
 def assert_equal_runs(run_dir: Path, reference: Path) -> None:
@@ -160,11 +170,22 @@ def test_data_that_ends_without_signal_still_saves_and_validates(tmp_path: Path)
 
 
 def test_a_second_signal_ends_the_run_at_once(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    process = start(run_dir, "grpo.num_prompts_per_step=64", "grpo.num_generations_per_prompt=16")
-    wait_for_step(run_dir, 0, process)
+    rewards, in_step = tmp_path / "rewards.py", tmp_path / "in_step"
+    rewards.write_text(
+        "import pathlib, time\n"
+        "def slow(response, answer):\n"
+        f"    pathlib.Path({str(in_step)!r}).touch()\n"
+        "    time.sleep(60)\n"
+        "    return 1.0\n"
+    )
+    process = start(
+        tmp_path / "run",
+        *("env=python", f"env.reward_function={rewards}:slow"),
+        *("grpo.val_at_start=false", "env.timeout_s=600"),
+    )
+    wait_until(in_step.exists, process)
     os.kill(process.pid, signal.SIGINT)
-    time.sleep(0.05)
+    wait_until(lambda: "again to end at once" in process.output(), process)
     os.kill(process.pid, signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 130
