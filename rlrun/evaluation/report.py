@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TextIO
 
@@ -14,7 +13,7 @@ from rlrun.console.terminal import plain_console
 from rlrun.derived import sampling_of
 from rlrun.errors import EnvironmentDown
 from rlrun.evaluation.pass_at_k import METHOD, PassAtK, estimates
-from rlrun.evaluation.validation import Evaluation, accuracy_of, is_scored
+from rlrun.evaluation.validation import Evaluation, accuracy_of, is_scored, why_unscored
 from rlrun.models.saved_policy import SavedPolicy
 from rlrun.types import TrajectoryGroup
 
@@ -28,8 +27,9 @@ class EvalReport:
         step: The step of a run's checkpoint; None for a model.
         prompts: Prompts that were asked.
         samples_per_prompt: Samples of each.
-        samples: Samples with a reward; all means are over them.
-        failed_samples: Samples without one, which are in no mean.
+        samples: Samples with a reward that measures something; all means are over them.
+        failed_samples: Samples without one, or with one that measures nothing, as the environment
+            says; they are in no mean.
         accuracy: Mean of the reward part "correct", or of the reward; as validation/accuracy.
         reward_mean: As validation/reward_mean.
         response_tokens_mean: Mean length of the responses.
@@ -66,12 +66,8 @@ def report_of(policy: SavedPolicy, evaluation: Evaluation, samples: int) -> Eval
     """
     metrics, config = evaluation.metrics, policy.config
     if "validation/accuracy" not in metrics:
-        raise EnvironmentDown(
-            "environment",
-            f"not one of {int(metrics['validation/failed_samples'])} samples could be scored; "
-            f"the first failure: {_first_failure(evaluation.groups)}",
-            "Correct the environment or reward function",
-        )
+        what = why_unscored([t for group in evaluation.groups for t in group.trajectories])
+        raise EnvironmentDown("environment", what, "Correct the environment or reward function")
     sampling = sampling_of(config, training=False)
     return EvalReport(
         model=policy.name,
@@ -101,18 +97,13 @@ def count_right(group: TrajectoryGroup) -> tuple[int, int]:
     return len(scored), sum(accuracy_of(t) > 0 for t in scored)
 
 
-def _first_failure(groups: Sequence[TrajectoryGroup]) -> str:
-    failures = (t.failure for group in groups for t in group.trajectories)
-    return next((failure.message for failure in failures if failure is not None), "unknown")
-
-
 def print_report(report: EvalReport, file: TextIO) -> None:
     """The report as a table for people."""
     console = plain_console(file)
     of_step = "" if report.step is None else f", step {report.step}"
     failed = "no failures"
     if report.failed_samples:
-        failed = f"{counted(report.failed_samples, 'sample')} failed, left out"
+        failed = f"{counted(report.failed_samples, 'sample')} failed or flagged, left out"
     console.tell(
         f"{report.model}{of_step}: {counted(report.prompts, 'prompt')} x "
         f"{counted(report.samples_per_prompt, 'sample')}, {failed}",

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rlrun.console.counted import counted
 from rlrun.rollout import Job, RolloutRunner
 from rlrun.types import Prompt, Trajectory, TrajectoryGroup
 
@@ -75,7 +76,7 @@ def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> d
     scored = [t for t in trajectories if is_scored(t)]
     failed = len(trajectories) - len(scored)
     if not scored:
-        log.warning("validation: all %d samples failed, so there is no accuracy", failed)
+        log.warning("validation: there is no accuracy: %s", why_unscored(trajectories))
         return {"validation/failed_samples": float(failed)}
     correct = {id(t): accuracy_of(t) for t in scored}
     metrics = {
@@ -91,6 +92,19 @@ def validation_metrics(groups: Sequence[TrajectoryGroup], num_samples: int) -> d
         solved = [any(value > 0 for value in values) for values in known if values]
         metrics["validation/pass_k"] = sum(solved) / len(solved)
     return metrics | reward_parts(scored, "validation/reward")
+
+
+def why_unscored(trajectories: Sequence[Trajectory]) -> str:
+    """What became of samples of which none has a reward that measures something."""
+    failed = [t for t in trajectories if t.reward is None]
+    reasons = []
+    if flagged := len(trajectories) - len(failed):
+        reasons.append(f"{flagged} flagged by the environment, their reward measures nothing")
+    if failed:
+        told = [f", the first: {t.failure.message}" for t in failed if t.failure is not None]
+        reasons.append(f"{len(failed)} failed" + "".join(told[:1]))
+    samples = counted(len(trajectories), "sample")
+    return f"not one of {samples} could be scored: {'; '.join(reasons)}"
 
 
 def reward_parts(trajectories: Sequence[Trajectory], stage: str) -> dict[str, float]:

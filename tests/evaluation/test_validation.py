@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from rlrun.errors import EnvironmentDown
 from rlrun.evaluation.pass_at_k import estimates
-from rlrun.evaluation.report import count_right
-from rlrun.evaluation.validation import validation_metrics
+from rlrun.evaluation.report import count_right, report_of
+from rlrun.evaluation.validation import Evaluation, validation_metrics, why_unscored
 from rlrun.metrics.registry import is_declared
-from rlrun.types import TrajectoryGroup
-from tests.factories import group, prompt, trajectory
+from rlrun.models.saved_policy import SavedPolicy
+from rlrun.types import Failure, FailureKind, TrajectoryGroup
+from tests.factories import config, group, prompt, trajectory
 
 
 def test_accuracy_is_over_all_rows_exactly() -> None:
@@ -45,7 +47,27 @@ def test_when_all_fail_there_is_no_accuracy_and_a_warning(caplog: pytest.LogCapt
     with caplog.at_level(logging.WARNING):
         metrics = validation_metrics([group([None]), group([None], 1)], 1)
     assert metrics == {"validation/failed_samples": 2.0}
-    assert "all 2 samples failed" in caplog.text
+    assert "no accuracy: not one of 2 samples could be scored: 2 failed" in caplog.text
+
+
+def test_why_nothing_could_be_scored_tells_failures_from_flags() -> None:
+    flagged = trajectory(reward=0.0, flagged=True)
+    lost = trajectory(reward=None, failure=Failure(FailureKind.ENV_ERROR, "no luck"))
+    none = "not one of {} could be scored: "
+    by_flag = "flagged by the environment, their reward measures nothing"
+    assert why_unscored([flagged]) == none.format("1 sample") + f"1 {by_flag}"
+    assert why_unscored([lost, flagged, lost, flagged]) == (
+        none.format("4 samples") + f"2 {by_flag}; 2 failed, the first: no luck"
+    )
+
+
+def test_an_evaluation_of_flagged_samples_alone_says_so() -> None:
+    policy = SavedPolicy("gym-model", config(), None)
+    flagged = TrajectoryGroup(prompt(1), (trajectory(reward=0.0, flagged=True),) * 3)
+    evaluation = Evaluation(validation_metrics([flagged], 3), [flagged])
+    with pytest.raises(EnvironmentDown, match=r"not one of 3 samples .* 3 flagged by") as error:
+        report_of(policy, evaluation, 3)
+    assert "unknown" not in str(error.value)
 
 
 def test_pass_k_counts_prompts_with_one_right_sample() -> None:
