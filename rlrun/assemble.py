@@ -20,12 +20,7 @@ from rlrun.config.unread import said, unread_keys
 from rlrun.console.console import Console
 from rlrun.derived import plan_in_words
 from rlrun.errors import Interrupted, RlrunError
-from rlrun.grpo.saving import (
-    prompts_begun,
-    read_state,
-    restore_buffer,
-    restore_randomness,
-)
+from rlrun.grpo.saving import made_so_far, read_state, restore_buffer, restore_randomness
 from rlrun.grpo.trainer import Trainer
 from rlrun.inputs import Inputs, read_inputs
 from rlrun.interfaces import Generator, RunningCluster, variant_of
@@ -83,8 +78,7 @@ def resume(path: Path, overrides: Sequence[str]) -> None:
     with RunDir.resume(path) as run_dir, Console() as console:
         loaded = load([f"+recipe={run_dir.config}", *overrides])
         inputs = read_inputs(loaded.config, console.notice)
-        done = max(saved_steps(run_dir.checkpoints), default=0)
-        begun = prompts_begun(run_dir.checkpoints)
+        done, begun = made_so_far(run_dir.checkpoints)
         check_length(loaded.config, inputs.stream, done, begun, overrides)
         run_dir.write_config(loaded.yaml())
         run_dir.write_origins(origin_record(loaded.origins, run_dir.read_origins()))

@@ -78,7 +78,8 @@ def load_checkpoint(root: Path, step: int | None = None) -> LoadedCheckpoint:
         try:
             manifest = verify(folder)
             if manifest.step != candidate:
-                raise Damaged(f"it was saved as step {manifest.step}")
+                name = f"step_{manifest.step:06d}"
+                raise Damaged(f"it was saved as step {manifest.step}; its folder was {name}")
             return LoadedCheckpoint(candidate, folder, manifest.metrics)
         except (Damaged, OSError) as error:
             damages.append(f"step {candidate}: {error}")

@@ -146,15 +146,23 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
-def prompts_begun(checkpoints: Path) -> int:
-    """Prompts that were handed out when the newest readable checkpoint was written; 0 without."""
+def made_so_far(checkpoints: Path) -> tuple[int, int]:
+    """Steps made and prompts handed out at the newest readable checkpoint; 0 and 0 without one.
+
+    What a checkpoint holds says so, not the name of its folder: one whose name says another step is
+    left out, as ``load_checkpoint`` leaves it out.
+    """
     for step, folder in sorted(saved_folders(checkpoints).items(), reverse=True):
         try:
-            return int(read_state(folder)["scheduler"]["frontier"]["next_position"])
+            state = read_state(folder)["scheduler"]
+            made = int(state["at"]["trained"]), int(state["frontier"]["next_position"])
         except (StorageError, LookupError, TypeError, ValueError) as error:
             # Whoever loads it says what is wrong with it, and takes the one before.
             log.debug("checkpoint of step %d cannot be read: %s", step, error)
-    return 0
+            continue
+        if made[0] == step:
+            return made
+    return 0, 0
 
 
 def restore_randomness(folder: Path, state: Mapping[str, Any]) -> None:

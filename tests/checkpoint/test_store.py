@@ -304,7 +304,7 @@ def test_a_renamed_checkpoint_is_damaged(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, keeping())
     save_all(store, {1: 0.1})
     (tmp_path / "step_000001").rename(tmp_path / "step_000005")
-    with pytest.raises(StorageError, match="it was saved as step 1"):
+    with pytest.raises(StorageError, match="it was saved as step 1; its folder was step_000001"):
         store.load()
 
 

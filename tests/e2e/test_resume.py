@@ -103,6 +103,19 @@ def test_a_resume_that_cannot_start_leaves_the_run_as_it_was(tmp_path: Path) -> 
     assert rlrun("audit", str(run_dir)).code == 0
 
 
+def test_a_renamed_checkpoint_is_damaged_and_not_the_steps_of_its_name(
+    small_run: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    shutil.copytree(small_run, run_dir)
+    *others, newest = sorted((run_dir / "checkpoints").iterdir())
+    for folder in others:
+        shutil.rmtree(folder)
+    newest.rename(newest.with_name("step_000099"))
+    done = rlrun("resume", str(run_dir), "grpo.max_num_steps=9")
+    assert (done.code, "step 99: it was saved as step 8" in done.err) == (7, True), done.err
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_after_the_step_and_the_run_goes_on(
     small_run: Path, tmp_path: Path, number: int, code: int

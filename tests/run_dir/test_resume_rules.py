@@ -10,7 +10,7 @@ import pytest
 from rlrun.checkpoint.training_state import save_json
 from rlrun.config import load
 from rlrun.errors import ConfigError
-from rlrun.grpo.saving import prompts_begun
+from rlrun.grpo.saving import made_so_far
 from rlrun.inputs import read_prompts
 from rlrun.run_dir.resume_rules import check_length, check_overrides
 from tests.scheduler.scheduler_cases import Story
@@ -52,16 +52,22 @@ def test_prompts_that_are_begun_are_not_taken_back() -> None:
     assert refused.value.problems[0].remedy.startswith("Give 2 or more")
 
 
-def test_begun_are_those_of_the_newest_checkpoint_that_can_be_read(tmp_path: Path) -> None:
-    assert prompts_begun(tmp_path) == 0
-    for step, max_age in ((9, 0), (10, 2)):
+def test_made_is_what_the_newest_readable_checkpoint_says(tmp_path: Path) -> None:
+    assert made_so_far(tmp_path) == (0, 0)
+    for step, max_age in ((1, 0), (2, 2)):
         run = Story(max_age=max_age, in_flight_batches=max(1, max_age))
+        state = run.scheduler.state()
+        state["at"]["trained"] = step
         folder = tmp_path / f"step_{step:06d}"
         folder.mkdir()
-        save_json(folder / "state.json", {"scheduler": run.scheduler.state()})
-    assert prompts_begun(tmp_path) == 4
+        save_json(folder / "state.json", {"scheduler": state})
+    assert made_so_far(tmp_path) == (2, 4)
+    renamed = folder.rename(tmp_path / "step_000099")
+    assert made_so_far(tmp_path) == (1, 2)
+    folder = renamed.rename(folder)
+    assert made_so_far(tmp_path) == (2, 4)
     (folder / "state.json").write_text("{")
-    assert prompts_begun(tmp_path) == 2
+    assert made_so_far(tmp_path) == (1, 2)
 
 
 def test_what_was_trained_with_is_kept() -> None:
