@@ -11,6 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
+from rlrun.config.flag_mapping import given_twice
 from rlrun.config.origin import Assignment, OriginKind, leaves_of
 from rlrun.config.report import Report
 from rlrun.config.suggest import nearest
@@ -98,6 +99,7 @@ def _parse(parser: OverridesParser, text: str, report: Report) -> Override | Non
         return None
     try:
         override = parser.parse_override(text)
+        twice = given_twice(text)
     except RecursionError:
         report.add(text, "is nested too deeply", "Write it flatter", _key_of(text))
         return None
@@ -115,7 +117,9 @@ def _parse(parser: OverridesParser, text: str, report: Report) -> Override | Non
             what, remedy = f"{key} has a character that no key has", _KEY_VALUE
         report.add(text, what, remedy, _key_of(text))
         return None
-    if override.is_delete():
+    if twice is not None:
+        report.add(text, f"{twice} is given twice", "Keep one of the two", _key_of(text))
+    elif override.is_delete():
         report.add(text, "a key cannot be deleted", "Set it to null, or leave it out")
     elif override.package is not None:
         report.add(text, f"@{override.package} is not supported", _KEY_VALUE)

@@ -6,6 +6,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from rlrun.config import load
+from rlrun.config.flag_mapping import given_twice
 from rlrun.config.flags import quoted
 from rlrun.errors import Problem
 from tests.config.config_problems import QUICK, only_problem, problems
@@ -274,6 +275,26 @@ def test_yaml_that_cannot_be_read_is_the_only_thing_blamed(recipe: Recipe) -> No
     assert problem.where == "mine.yaml:3"
     assert only_problem([recipe("grpo: {seed: 1\n")]).where.startswith("mine.yaml:")
     assert only_problem([recipe("- a\n- b\n")]).where == "mine.yaml:1"
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("{a: 'http://h', a: 'http://i'}", "a"),
+        ("{x y: 1,x y : 2}", "x y"),
+        ("{b: 1, c: {d: 1, e: [{f: 1}, {f: 1, f: 1}]}}", "f"),
+        ("{1: a, 1: b}", "1"),
+    ],
+)
+def test_a_name_that_a_mapping_in_a_flag_has_twice_is_refused(value: str, name: str) -> None:
+    flag = f"env.agents={value}"
+    problem = only_problem([QUICK, "env=gym", "generation.expose_http_server=true", flag])
+    assert (problem.where, problem.what) == (flag, f"{name} is given twice")
+
+
+def test_a_name_may_be_in_several_mappings_of_a_flag_and_in_a_text() -> None:
+    value = "{a: {a: '{b: 1, b: 2}'}, b: {a: 1}, c: [{a: 1}, {a: 2}]}"
+    assert given_twice(f"policy.architecture={value}") is None
 
 
 def test_a_key_given_twice_names_both_lines(recipe: Recipe) -> None:
