@@ -7,6 +7,7 @@ import types
 from enum import Enum
 from typing import Any, Union, get_args, get_origin
 
+from rlrun.config.duration import Duration
 from rlrun.config.keys import Leaf
 from rlrun.config.reference import Documented, DocumentedSection, documented_sections
 from rlrun.config.values import MISSING
@@ -18,7 +19,7 @@ _WORDS = {
     "le": "maximum",
     "lt": "exclusiveMaximum",
 }
-_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", Duration: "string"}
 Schema = dict[str, Any]
 
 

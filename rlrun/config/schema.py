@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from rlrun.config.data_schema import Data
+from rlrun.config.duration import Duration
 from rlrun.interfaces import (
     GRPO,
     Advantage,
@@ -162,7 +163,7 @@ class Checkpointing:
     keep_top_k: int | None = setting(ge=0)
     metric: str | None
     higher_is_better: bool
-    checkpoint_must_save_by: str | None
+    checkpoint_must_save_by: Duration | None
 
 
 class WandbMode(StrEnum):

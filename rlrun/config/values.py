@@ -13,6 +13,7 @@ from typing import Any, Union, get_args, get_origin
 
 import yaml
 
+from rlrun.config.duration import Duration, how_to_write, parse_duration
 from rlrun.config.keys import Leaf
 from rlrun.config.suggest import nearest
 from rlrun.config.yaml_loader import Loader
@@ -109,6 +110,7 @@ def describe(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return "one of " + ", ".join(str(member.value) for member in kind)
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    words[Duration] = "a duration as DD:HH:MM:SS"
     return "any value" if kind is Any else words[kind]
 
 
@@ -156,6 +158,8 @@ def _convert(value: object, kind: Any, wanted: str, optional: bool = False) -> A
         return members[value]
     if kind is bool:
         return _convert_bool(value, wrong)
+    if kind is Duration:
+        return _convert_duration(value, wrong)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return _as_float(value)
     if kind is not str and isinstance(value, float) and not math.isfinite(value):
@@ -181,6 +185,18 @@ def _convert_bool(value: object, wrong: WrongValue) -> bool:
     if isinstance(value, str) and value.lower() in words:
         return words[value.lower()]
     raise wrong
+
+
+def _convert_duration(value: object, wrong: WrongValue) -> str:
+    """The text; a number is told in which forms it may have been meant."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise wrong
+    try:
+        parse_duration(str(value))
+    except ValueError as error:
+        what = f"is {_named(value)}, which {error}"
+        raise WrongValue(what, how_to_write(str(value))) from error
+    return str(value)
 
 
 def _named(value: object) -> str:

@@ -277,6 +277,50 @@ def test_yaml_that_cannot_be_read_is_the_only_thing_blamed(recipe: Recipe) -> No
     assert only_problem([recipe("- a\n- b\n")]).where == "mine.yaml:1"
 
 
+@pytest.mark.parametrize("quotes", ["", "'"])
+@pytest.mark.parametrize(
+    ("value", "why", "remedy"),
+    [
+        (
+            "90",
+            "not of the form DD:HH:MM:SS",
+            "Write 00:00:01:30 for 90 seconds, 00:01:30:00 for 90 minutes or 03:18:00:00 for ",
+        ),
+        (
+            "1.5",
+            "not of the form",
+            "Write 00:00:01:30 for 1.5 minutes or 00:01:30:00 for 1.5 hours",
+        ),
+        ("90m", "not of the form", "Write 00:01:30:00 for 90m"),
+        ("1 Hour 30 min", "not of the form", "Write 00:01:30:00 for 1 Hour 30 min"),
+        ("2days", "not of the form", "Write 02:00:00:00 for 2days"),
+        ("03:40:00", "not of the form", "Write 00:03:40:00 for 3 hours and 40 minutes"),
+        (
+            "1:30",
+            "not of the form",
+            "Write 00:01:30:00 for 1 hour and 30 minutes or 00:00:01:30 for 1 minute and ",
+        ),
+        ("00:24:00:00", "HH=24, not below 24", "Write 01:00:00:00 for 24 hours"),
+        ("00:00:60:00", "MM=60, not below 60", "Write 00:01:00:00 for 60 minutes"),
+        ("00:00:00:60", "SS=60, not below 60", "Write 00:00:01:00 for 60 seconds"),
+        ("00:00:00:00", "is zero", "or null for no limit"),
+        ("0", "not of the form", "or null for no limit"),
+        ("-1:00:00:00", "not of the form", "such as 00:03:40:00"),
+        ("90 apples", "not of the form", "such as 00:03:40:00"),
+        ("true", "", "Write a duration as DD:HH:MM:SS or null"),
+    ],
+)
+def test_a_duration_is_told_how_it_is_written(
+    value: str, why: str, remedy: str, quotes: str
+) -> None:
+    flag = f"checkpointing.checkpoint_must_save_by={quotes}{value}{quotes}"
+    if (value, quotes) == ("true", "'"):
+        return  # A text then, as any other.
+    problem = only_problem([QUICK, flag])
+    assert (problem.where, why in problem.what) == (flag, True)
+    assert remedy in problem.remedy
+
+
 @pytest.mark.parametrize(
     ("value", "name"),
     [

@@ -106,18 +106,6 @@ BROKEN: dict[str, list[tuple[tuple[str, ...], str]]] = {
             "checkpointing.enabled=false",
         )
     ],
-    "duration_is_readable": [
-        ((f"checkpointing.checkpoint_must_save_by='{text}'",), what)
-        for text, what in [
-            ("1h", "DD:HH:MM:SS"),
-            ("03:40:00", "DD:HH:MM:SS"),
-            ("00:24:00:00", "HH=24"),
-            ("00:00:60:00", "MM=60"),
-            ("00:00:00:60", "SS=60"),
-            ("00:00:00:00", "zero"),
-            ("-1:00:00:00", "DD:HH:MM:SS"),
-        ]
-    ],
     "agents_find_the_policy": [
         (
             ("env=gym", "env.agents={a: 'http://h'}", "generation.expose_http_server=false"),

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from rlrun.config.duration import parse_duration
 from rlrun.config.rules.rule import rule
 from rlrun.config.suggest import nearest
 from rlrun.metrics.registry import why_never_logged
@@ -123,20 +122,6 @@ def _deadline_saves(deadline: str | None, enabled: bool) -> str | None:
         f"checkpointing.checkpoint_must_save_by={deadline} would end the run unsaved, since "
         "checkpointing.enabled=false"
     )
-
-
-@rule(
-    "checkpointing.checkpoint_must_save_by",
-    remedy="Write days, hours, minutes and seconds, such as 00:03:40:00",
-)
-def _duration_is_readable(text: str | None) -> str | None:
-    if text is None:
-        return None
-    try:
-        parse_duration(text)
-    except ValueError as error:
-        return f"checkpointing.checkpoint_must_save_by={text} {error}"
-    return None
 
 
 @rule(
