@@ -34,7 +34,7 @@ EVERYTHING = (
     *("grpo.reward_penalties.malformed_thinking=true", "policy.lora.enabled=true"),
     *("loss.reference_policy_kl_penalty=0.01", "policy.scheduler.decay=linear"),
     *("policy.scheduler.decay_steps=10", "grpo.stop_at_validation_metric=validation/accuracy"),
-    "grpo.stop_at_validation_threshold=2",
+    "grpo.stop_at_validation_threshold=1",
 )
 AT_LOAD = {
     "policy.architecture": "the plan and rlrun check compare it with the model",

@@ -226,6 +226,20 @@ class RunConfig(Checked):
     cluster: Cluster
 
     def problems(self) -> Iterator[tuple[tuple[str, ...], str, str]]:
-        """A run needs a folder that has a name."""
+        """A run needs a folder that has a name, and an early end that can come."""
         if self.run_dir is not None and not self.run_dir.strip():
             yield ("run_dir",), "run_dir is empty", "Give a path, or run_dir=null"
+        grpo = self.grpo
+        metric, threshold = grpo.stop_at_validation_metric, grpo.stop_at_validation_threshold
+        most = 1.0 if metric == "validation/pass_k" else self.env.max_reward
+        if metric is None or threshold is None or most is None or threshold <= most:
+            return
+        remedy = f"Give at most {most:g}"
+        if 10 <= threshold <= 100:
+            remedy = f"Write {threshold / 100:.12g} for {threshold:g} %"
+        yield (
+            ("grpo.stop_at_validation_metric", "grpo.stop_at_validation_threshold"),
+            f"grpo.stop_at_validation_threshold={threshold:g} is never reached: {metric} is at "
+            f"most {most:g} here",
+            remedy,
+        )

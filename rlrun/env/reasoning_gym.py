@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from rlrun.data.reasoning_gym import PAYLOAD_FIELD
 from rlrun.env.reasoning_gym_pool import ScorerPool, Verdict
@@ -26,6 +26,8 @@ _MARKER = "Answer:"
 @dataclass(kw_only=True, slots=True)
 class ReasoningGymEnv(Env):
     """Settings of the reasoning-gym verifier."""
+
+    max_reward: ClassVar[float | None] = 1.0
 
     partial_credit: bool
     timeout_s: float = setting(gt=0)

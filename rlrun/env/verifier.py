@@ -15,6 +15,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 from rlrun.env.answers.compare import same_text
 from rlrun.env.answers.exact import ExactDecider
@@ -34,6 +35,8 @@ _MAX_GOLD_WORDS = 12
 @dataclass(kw_only=True, slots=True)
 class VerifyingEnv(Env):
     """Settings of an environment that compares a final answer with ``row.answer``."""
+
+    max_reward: ClassVar[float | None] = 1.0
 
     num_workers: int = setting(ge=1)
     timeout_s: float = setting(gt=0)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rlrun.serve.sampled import SampledLog
 from rlrun.slots.registry import Checked
@@ -42,6 +42,9 @@ class Episode:
 @dataclass(kw_only=True, slots=True)
 class Env(Checked, ABC):
     """What scores and answers the policy."""
+
+    max_reward: ClassVar[float | None] = None
+    """The most that a sample can be given; None where others' code gives it."""
 
     @abstractmethod
     def check_row(self, row: Row) -> str | None:

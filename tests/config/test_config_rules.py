@@ -261,6 +261,39 @@ def test_a_source_that_does_not_fit_its_group_is_blamed_rather_than_the_group() 
     load([QUICK, "data=default", "data.train.source=rows.jsonl", *NO_VALIDATION, NO_METRIC])
 
 
+PASS_K = (
+    "grpo.stop_at_validation_metric=validation/pass_k",
+    "grpo.val_num_generations_per_prompt=4",
+)
+OWN_REWARD = ("env=python", "env.reward_function=rlrun.env.last_number:reward")
+
+
+@pytest.mark.parametrize(
+    ("flags", "threshold", "remedy"),
+    [
+        (STOP[:1], "95", "Write 0.95 for 95 %"),
+        (STOP[:1], "1.5", "Give at most 1"),
+        (STOP[:1], "101", "Give at most 1"),
+        (("grpo.stop_at_validation_metric=validation/reward_mean",), "95", "Write 0.95 for 95 %"),
+        (PASS_K, "99.5", "Write 0.995 for 99.5 %"),
+        ((*PASS_K, *OWN_REWARD), "99.5", "Write 0.995 for 99.5 %"),
+    ],
+)
+def test_an_early_end_that_cannot_come_is_refused(
+    flags: tuple[str, ...], threshold: str, remedy: str
+) -> None:
+    flag = f"grpo.stop_at_validation_threshold={threshold}"
+    problem = only_problem([QUICK, *flags, flag])
+    assert f"{flag} is never reached" in problem.what
+    assert problem.remedy == remedy
+
+
+@pytest.mark.parametrize("metric", ["validation/accuracy", "validation/reward_mean"])
+def test_rewards_of_ones_own_have_no_bound(metric: str) -> None:
+    stop = (f"grpo.stop_at_validation_metric={metric}", "grpo.stop_at_validation_threshold=95")
+    assert load([QUICK, *OWN_REWARD, *stop]).config.grpo.stop_at_validation_threshold == 95
+
+
 def test_one_value_can_break_several_rules() -> None:
     found = problems([QUICK, "policy.max_total_sequence_length=10000"])
     assert len(found) == 1
