@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-import re
-from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,13 +19,10 @@ from rlrun.errors import RESTORE, CheckFailed, StorageError
 from rlrun.interfaces import REGISTRY, Batching
 from rlrun.run_dir.directory import RunDir, refuse_special_files
 from rlrun.run_dir.event_log import LogLine, LogReader
-from rlrun.run_dir.json_line import is_integer, parse_object
-from rlrun.run_dir.retention import removed_up_to
+from rlrun.run_dir.trained_audit import compare_trained
 from rlrun.scheduler import Outcome, Replay, Restored, Started
 from rlrun.scheduler.history import History
 from rlrun.scheduler.intake import identity
-
-_GROUP_ID = re.compile(r"([0-9]{1,18})/.*", re.DOTALL)
 
 MAX_SHOWN = 20
 """Violations that the text names one by one."""
@@ -156,7 +151,9 @@ def audit(run_dir: Path, batching: Batching | None = None) -> AuditReport:
         EpochAudit(epoch, prompts, history.rows_per_epoch, outcomes)
         for epoch, prompts, outcomes in history.epochs()
     ]
-    _check_trained_files(RunDir(run_dir), history, report)
+    compared = compare_trained(RunDir(run_dir), history)
+    report.violations += compared.violations
+    report.notes += compared.notes
     return report
 
 
@@ -222,81 +219,3 @@ def _own_policy(name: str) -> Batching | None:
             assert isinstance(policy, Batching)
             return policy
     return None
-
-
-def _check_trained_files(run_dir: RunDir, history: History, report: AuditReport) -> None:
-    """Compares trained/step_*.jsonl, if the run wrote them, with the event log."""
-    steps, removed = run_dir.trained_steps(), removed_up_to(run_dir)
-    if not steps and not removed:
-        return
-    if removed:
-        report.notes.append(
-            f"trained/ keeps the newest steps only (logging.keep_trained_steps): files up to step "
-            f"{removed} were removed, and not compared"
-        )
-    rows = history.rows_per_epoch
-    step_of: dict[str, int] = {}
-    found: set[int] = set()
-    for step in steps:
-        path = run_dir.trained_file(step)
-        epochs = _read_step(path, step, report)
-        if step == len(history.steps) + 1:
-            report.notes.append(f"{path.name} was written but step {step} did not complete")
-            continue
-        if step not in history.steps:
-            report.violations.append(f"{path.name}: no such step in events.jsonl")
-            continue
-        found.add(step)
-        for group in epochs:
-            if group in step_of:
-                report.violations.append(
-                    f"group {group} was trained in steps {step_of[group]} and {step}"
-                )
-            step_of[group] = step
-        in_file = Counter(epochs.values())
-        batch = Counter(position // rows for position in history.steps[step])
-        with_loss = Counter(
-            position // rows
-            for position in history.steps[step]
-            if history.outcome(position) is Outcome.TRAINED
-        )
-        if not with_loss <= in_file <= batch:
-            report.violations.append(
-                f"{path.name}: groups by epoch {dict(in_file)}, in events.jsonl {dict(batch)}"
-            )
-    # Only the oldest files are removed: there is none to be missed behind one that is there.
-    removed = min(removed, min(found, default=removed))
-    missing = sorted(step for step in set(history.steps) - found if step > removed)
-    if missing:
-        report.violations.append(f"trained/ has no file of step {missing[0]}")
-
-
-def _read_step(path: Path, step: int, report: AuditReport) -> dict[str, int]:
-    """The epochs by group id, as a file of trained trajectories tells them."""
-    epochs: dict[str, int] = {}
-    prompts: dict[str, set[str]] = defaultdict(set)
-    try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, 1):
-                row = parse_object(f"{path}:{number}", raw)
-                group, prompt = row.get("group_id"), row.get("prompt_id")
-                if not (isinstance(group, str) and isinstance(prompt, str) and "step" in row):
-                    raise StorageError(f"{path}:{number}", "not a line of a trained file", RESTORE)
-                if row["step"] != step:
-                    shown = f"step {row['step']}" if is_integer(row["step"]) else "no step"
-                    report.violations.append(f"{path.name}:{number}: {shown}")
-                if match := _GROUP_ID.fullmatch(group):
-                    epochs[group] = int(match[1])
-                    prompts[group].add(prompt)
-                else:
-                    report.violations.append(
-                        f"{path.name}:{number}: group_id {group!r:.80} names no epoch"
-                    )
-    except OSError as error:
-        raise StorageError(str(path), f"cannot be read: {error.strerror}") from error
-    report.violations += [
-        f"{path.name}: group {group} has {len(ids)} prompts"
-        for group, ids in prompts.items()
-        if len(ids) > 1
-    ]
-    return epochs

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -325,6 +326,51 @@ def test_files_that_were_removed_on_purpose_are_told_from_lost_ones(tmp_path: Pa
     assert f"trained/ has no file of step {last - 1}" in audit(tmp_path).violations
     (tmp_path / "trained" / "removed.json").unlink()
     assert "trained/ has no file of step 1" in audit(tmp_path).violations
+
+
+def written(trained: bool, keep: str = "null") -> str:
+    return f"logging:\n  trained: {str(trained).lower()}\n  keep_trained_steps: {keep}\n"
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_trained_that_is_wholly_gone_is_found_if_the_run_wrote_it(
+    tmp_path: Path, emptied: bool
+) -> None:
+    last = record(tmp_path).scheduler.version
+    shutil.rmtree(tmp_path / "trained")
+    if emptied:
+        (tmp_path / "trained").mkdir()
+    report = audit(tmp_path)
+    assert report.ok
+    assert any("trained/ is missing or empty" in note for note in report.notes)
+
+    config = tmp_path / "config.yaml"
+    config.write_text(written(trained=True))
+    (violation,) = audit(tmp_path).violations
+    assert violation.endswith(f"it should hold the files of steps 1 to {last}")
+    config.write_text(written(trained=True, keep="3"))
+    (violation,) = audit(tmp_path).violations
+    assert violation.endswith(f"it should hold the files of steps {last - 2} to {last}")
+
+
+def test_what_a_run_did_not_write_is_noted_and_not_missed(tmp_path: Path) -> None:
+    record(tmp_path)
+    run_dir = RunDir(tmp_path)
+    config, former = run_dir.config, run_dir.superseded / "config.yaml"
+    config.write_text(written(trained=True))
+    for step in (1, 2):
+        run_dir.trained_file(step).unlink()
+    assert audit(tmp_path).violations == ["trained/ has no file of step 1"]
+    former.parent.mkdir()
+    former.write_text(written(trained=False))
+    report = audit(tmp_path)
+    assert report.ok
+    assert any("no file of 2 steps" in note and "=false" in note for note in report.notes)
+
+    shutil.rmtree(run_dir.trained)
+    former.unlink()
+    config.write_text(written(trained=False))
+    assert audit(tmp_path).ok and "logging.trained=false" in audit(tmp_path).text()
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"up_to_step": true}', '{"up_to_step": -1}'])
