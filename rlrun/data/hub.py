@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, overload
 
+from rlrun.data.narrow_floats import as_written, narrow_columns
 from rlrun.data.stores import RecordStore, SequenceStore
 from rlrun.errors import NotHere
 
@@ -44,4 +45,31 @@ def hub_store(name: str, split: str) -> RecordStore:
             f"split={split} cannot be loaded ({reason})",
             "Download the data set elsewhere and give its .jsonl or .parquet file as source",
         ) from error
-    return SequenceStore(f"{where}/{split}", cast(Sequence[Mapping[str, Any]], rows))
+    return SequenceStore(f"{where}/{split}", HubRows(rows))
+
+
+class HubRows(Sequence[Mapping[str, Any]]):
+    """The rows of a data set of the hub, with narrow floats as they were written.
+
+    Args:
+        rows: A ``datasets.Dataset``.
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self._rows, self._narrow = rows, narrow_columns(rows.features.arrow_schema)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        # Reads ahead, unlike one row after another.
+        return (as_written(row, self._narrow) for row in self._rows)
+
+    @overload
+    def __getitem__(self, index: int) -> Mapping[str, Any]: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Mapping[str, Any]]: ...
+    def __getitem__(self, index: int | slice) -> Mapping[str, Any] | list[Mapping[str, Any]]:
+        if isinstance(index, slice):
+            return [self[one] for one in range(*index.indices(len(self)))]
+        return as_written(self._rows[index], self._narrow)

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import math
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rlrun.data.narrow_floats import as_written, narrow_columns
 from rlrun.data.stores import Locator, RecordStore, Scanned, canonical
 from rlrun.errors import DataError
 
@@ -25,6 +24,7 @@ class ParquetStore(RecordStore):
         self.name = name
         self._paths = paths
         self._tables = [_read(path) for path in paths]
+        self._narrow = [narrow_columns(table.schema) for table in self._tables]
 
     def scan(self) -> Iterator[Scanned]:
         """All records in order."""
@@ -38,8 +38,7 @@ class ParquetStore(RecordStore):
     def _records(self, batch: Any, index: int, before: int) -> list[dict[str, Any]]:
         """The rows of a batch that has so many before it."""
         try:
-            records: list[dict[str, Any]] = batch.to_pylist()
-            return records
+            return [as_written(record, self._narrow[index]) for record in batch.to_pylist()]
         # Arrow's own errors are ValueErrors; those of dates and time zones are Python's.
         except (ValueError, OverflowError, LookupError) as error:
             first, last = before + 1, before + batch.num_rows
@@ -52,8 +51,8 @@ class ParquetStore(RecordStore):
     def fetch(self, locator: Locator) -> Mapping[str, Any]:
         """The record of a row."""
         index, number = locator
-        record: dict[str, Any] = self._tables[index].slice(number - 1, 1).to_pylist()[0]
-        return record
+        (record,) = self._tables[index].slice(number - 1, 1).to_pylist()
+        return as_written(record, self._narrow[index])
 
     def label(self, locator: Locator) -> tuple[str, str]:
         """The file's name, and its path, with the row number."""
@@ -76,31 +75,4 @@ def _read(path: Path) -> Any:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise DataError(str(path), f"columns {twice} occur more than once", "Rename the columns")
-    for place, field in enumerate(table.schema):
-        if field.type in (pyarrow.float16(), pyarrow.float32()):
-            form, digits = ("e", 3) if field.type == pyarrow.float16() else ("f", 6)
-            values = [_as_written(value, form, digits) for value in table[place].to_pylist()]
-            table = table.set_column(place, field.name, [values])
     return table
-
-
-def _as_written(value: float | None, form: str, digits: int) -> float | None:
-    """The shortest decimal that a narrow float stands for, 0.1 and not 0.10000000149011612.
-
-    Widened as it is, the answer 0.1 of a table of 32-bit floats would be one that nobody gives.
-
-    Args:
-        value: As Arrow widens it.
-        form: Of ``struct``, the narrow type.
-        digits: That the narrow type keeps of every decimal.
-    """
-    if value is None or not math.isfinite(value):
-        return value
-    for count in range(digits, digits + 4):
-        shorter = float(f"{value:.{count}g}")
-        try:
-            if struct.unpack(form, struct.pack(form, shorter))[0] == value:
-                return shorter
-        except OverflowError:
-            pass  # Rounded up beyond the largest number of the type.
-    return value

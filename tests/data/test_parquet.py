@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 from decimal import Decimal
+from types import SimpleNamespace
 
 import pyarrow
 import pyarrow.parquet
 import pytest
 
+from rlrun.data.hub import HubRows
+from rlrun.data.narrow_floats import narrow_columns
+from rlrun.data.parquet import ParquetStore
 from rlrun.errors import DataError
 
 
@@ -139,3 +143,64 @@ def test_the_largest_narrow_float_is_kept(load, tmp_path):
     table = pyarrow.table({"problem": ["p"], "answer": largest})
     pyarrow.parquet.write_table(table, tmp_path / "rows.parquet")
     assert float(load("rows.parquet").rows[0].answer) == pytest.approx(3.4028235e38)
+
+
+WRITTEN = {
+    "scores": [0.1, None, -0.35],
+    "parts": {"left": 0.1, "name": "a", "more": [{"right": 0.2, "count": 3}, None]},
+    "pairs": [("a", 0.1), ("b", None)],
+    "pair": [0.1, 0.7],
+    "none": None,
+}
+NARROW = pyarrow.schema(
+    [
+        ("scores", pyarrow.list_(pyarrow.float32())),
+        (
+            "parts",
+            pyarrow.struct(
+                [
+                    ("left", pyarrow.float32()),
+                    ("name", pyarrow.string()),
+                    (
+                        "more",
+                        pyarrow.list_(
+                            pyarrow.struct(
+                                [("right", pyarrow.float32()), ("count", pyarrow.int32())]
+                            )
+                        ),
+                    ),
+                ]
+            ),
+        ),
+        ("pairs", pyarrow.map_(pyarrow.string(), pyarrow.float32())),
+        ("pair", pyarrow.list_(pyarrow.float32(), 2)),
+        ("none", pyarrow.large_list(pyarrow.float32())),
+    ]
+)
+
+
+def test_narrow_floats_are_the_decimals_that_were_written_at_any_depth(tmp_path):
+    path = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([WRITTEN], NARROW), path)
+    store = ParquetStore("rows", [path])
+    (scanned,) = store.scan()
+    assert scanned.record == store.fetch(scanned.locator) == WRITTEN
+    (widened,) = pyarrow.parquet.read_table(path).to_pylist()
+    assert widened["parts"]["left"] != 0.1
+
+
+def test_columns_without_narrow_floats_need_no_reading():
+    kinds = [pyarrow.float64(), pyarrow.list_(pyarrow.int8()), pyarrow.string(), pyarrow.bool_()]
+    assert narrow_columns(pyarrow.schema([(str(kind), kind) for kind in kinds])) == {}
+
+
+def test_rows_of_the_hub_have_narrow_floats_as_they_were_written():
+    class Dataset(list):
+        """A data set of the hub as far as it is read here."""
+
+        features = SimpleNamespace(arrow_schema=NARROW)
+
+    rows = Dataset(pyarrow.Table.from_pylist([WRITTEN, WRITTEN], NARROW).to_pylist())
+    assert rows[0] != WRITTEN
+    read = HubRows(rows)
+    assert len(read) == 2 and list(read) == read[:2] == [read[0], read[1]] == [WRITTEN] * 2
