@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import math
 import time
 from fractions import Fraction
 
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from rlrun.env.answers.clean import clean
 from rlrun.env.answers.compare import same_text
 from rlrun.env.answers.exact import ExactDecider
 from rlrun.env.answers.nodes import Undecided
@@ -13,6 +15,11 @@ from rlrun.env.answers.numeric import NumericDecider
 from rlrun.env.answers.reader import read
 from rlrun.env.answers.shapes import Colons, Numeral, Option, Text, Unparsed
 from rlrun.env.verifier import Verifier
+
+
+def digits(least, most):
+    return st.text("0123456789", min_size=least, max_size=most)
+
 
 rationals = st.fractions(min_value=-(10**6), max_value=10**6, max_denominator=400)
 
@@ -78,6 +85,65 @@ def test_unequal_rationals_are_unequal_in_any_notation(data, first, second):
 def test_there_is_no_tolerance(value, digits):
     near = value + Fraction(1, 10**digits)
     assert not quick(f"{value}", f"{near.numerator}/{near.denominator}")
+
+
+@given(
+    st.integers(0, 99),
+    digits(0, 3),
+    digits(1, 4),
+)
+def test_a_period_in_brackets_repeats_for_ever(whole, decimals, period):
+    tail = Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(decimals))
+    value = whole + Fraction(int(decimals or "0"), 10 ** len(decimals)) + tail
+    for sign, expected in (("", value), ("-", -value)):
+        written = f"{sign}{whole}.{decimals}({period})"
+        assert quick(f"{expected}", written) and quick(written, f"x = {expected}")
+        assert quick(f"{sign}{whole}.{decimals}\\overline{{{period}}}", written)
+        assert not quick(f"{expected + Fraction(1, 10**9)}", written)
+
+
+def test_beside_anything_else_a_bracket_behind_a_decimal_is_a_factor():
+    for product in ("0.5(3) + 1", "0.5 (5)", "0.5(2+3)", "2(0.5)(5)/2", "0.5(5.0)"):
+        assert quick("2.5", product), product
+
+
+@given(st.integers(1, 16**4))
+def test_hexadecimal_digits_are_of_either_case(value):
+    lower, upper = f"{value:x}_{{16}}", f"{value:X}_{{16}}"
+    if value < 16 and lower != upper:
+        return  # A letter with a subscript.
+    assert quick(upper, lower) and quick(lower, upper) and quick(f"{value}", lower)
+    assert not quick(f"{value + 1:X}_{{16}}", lower)
+    assert quick(upper, f"{value:x} base 16")
+
+
+def test_a_letter_with_a_subscript_is_no_numeral():
+    for entry in ("2a_{11}", "2b_{12}", "a_{16}", "ab_{12}"):
+        assert not isinstance(read(entry), Numeral), entry
+
+
+@given(st.integers(0, 40), st.integers(0, 40))
+def test_numbers_of_choices_in_any_notation(larger, smaller):
+    ways = [
+        f"^{{{larger}}}C_{{{smaller}}}",
+        f"^{larger}C_{smaller}",
+        f"{{}}^{{{larger}}}\\mathrm{{C}}_{smaller}",
+        f"{{}}_{larger}C_{{{smaller}}}",
+        f"{larger} choose {smaller}",
+        f"{larger}\\text{{ choose }}{smaller}",
+        f"{{{larger} \\choose {smaller}}}",
+        f"\\dbinom{{{larger}}}{{{smaller}}}",
+    ]
+    value = math.comb(larger, smaller)
+    for way in ways:
+        assert quick(f"{value}", way) and quick(way, f"x = {value}"), way
+        assert not quick(f"{value + 1}", way), way
+        assert quick(f"{3 * value}", f"3 \\cdot {way}") or "choose" in way, way
+
+
+@pytest.mark.parametrize("text", ["x^5C_2", "x^5 C_2", "2^5C_2", "5C_2", "(a+b)^5C_2", "C_5^2"])
+def test_a_power_before_a_letter_is_no_number_of_choices(text):
+    assert not same_text("10", text, NumericDecider()) and "binom" not in clean(text)
 
 
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=6, unique=True), st.randoms())

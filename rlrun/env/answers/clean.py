@@ -147,6 +147,15 @@ _UNIT_FRACTION = re.compile(
 _ABBREVIATION = re.compile(r"(?<=[A-Za-z]{2})\.(?=[\s}])")
 _PER_CENT = re.compile(r"\bper cent\b", re.IGNORECASE)
 _TIMES_POWER = re.compile(r"(?<=[\d.)}])\s*[xX]\s*(?=10\s*(?:\^|\*\*))")
+_COUNT = r"(?:\{\s*(\d+|[a-z])\s*\}|(\d+|[a-z]))"
+_COMBINATIONS = re.compile(
+    rf"((?:^|[=+*/(,\[-]|\\times|\\cdot)\s*)[\^_]\s*{_COUNT}\s*"
+    rf"(?:C|{_TEXT}\{{\s*C\s*\}})\s*_\s*{_COUNT}(?!\w)"
+)
+"""The number of choices with the larger count as a prefix: ^5C_2."""
+_CHOOSE = re.compile(
+    rf"(?<![\w.])(\d+|[a-z])\s*(?:{_TEXT}\{{\s*choose\s*\}}|(?<=\s)choose(?=\s))\s*(\d+|[a-z])(?![\w.])"
+)
 _APOSTROPHES = re.compile(r"(?<![\d.'])[1-9]\d{0,2}(?:'\d{3})+(?![\d'])")
 _LEAD = re.compile(
     r"(?:(?:so|thus|hence|therefore),?\s+)?(?:the\s+)?(?:(?:final|correct)\s+)?"
@@ -184,6 +193,12 @@ def _spell(match: re.Match[str]) -> str:
     if name in _BARE:
         return _BARE[name]
     return "\\" + _SPELLING.get(name, name)
+
+
+def _combinations(match: re.Match[str]) -> str:
+    before, *counts = match.groups()
+    larger, smaller = (count for count in counts if count is not None)
+    return f"{before}\\binom{{{larger}}}{{{smaller}}}"
 
 
 def _strip_decoration(text: str) -> str:
@@ -248,5 +263,9 @@ def clean(text: str) -> str:
     text = _SPACES.sub(" ", text)
     text = _MINUTES.sub(r"(\1+\2/60+0\3/3600)^\\circ ", text)
     text = _TIMES_POWER.sub(r" \\times ", text)
+    if "C" in text:
+        text = _COMBINATIONS.sub(_combinations, text.strip())
+    if "choose" in text:
+        text = _CHOOSE.sub(r"\\binom{\1}{\2}", text)
     text = _APOSTROPHES.sub(lambda match: match.group().replace("'", ""), text)
     return " ".join(_strip_decoration(_in_signs(text.strip())).split())

@@ -9,6 +9,7 @@ from enum import Enum
 from fractions import Fraction
 
 from rlrun.env.answers.nodes import Unreadable
+from rlrun.env.answers.periods import repeating
 
 
 class Kind(Enum):
@@ -94,13 +95,6 @@ def group_end(text: str, start: int) -> int:
                 return index + 1
         index += 1
     return -1
-
-
-def _repeating(digits: str, period: str) -> Fraction:
-    """Value of ``digits`` (with a decimal point) followed by ``period`` for ever."""
-    decimals = len(digits.partition(".")[2])
-    tail = Fraction(int(period), (10 ** len(period) - 1) * 10**decimals)
-    return Fraction(digits.rstrip(".") or "0") + tail
 
 
 class _Lexer:
@@ -243,11 +237,11 @@ class _Lexer:
                 repeat = _REPEAT_PARENS.match(self.text, self.at)
             if repeat:
                 self.at = repeat.end()
-                return _repeating(digits, next(g for g in repeat.groups() if g))
+                return repeating(digits, next(g for g in repeat.groups() if g))
             if ellipsis := _ELLIPSIS.match(self.text, self.at):
                 self.at = ellipsis.end()
                 same = re.search(r"(\d)\1\1$|(\d{2,12})\2$", digits)
-                return _repeating(digits, same[1] or same[2]) if same else Fraction(digits)
+                return repeating(digits, same[1] or same[2]) if same else Fraction(digits)
         value = Fraction(digits.rstrip("."))
         if exponent := _EXPONENT.match(self.text, self.at):
             power = int(exponent.group(1))

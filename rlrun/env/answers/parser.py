@@ -13,6 +13,7 @@ from fractions import Fraction
 from rlrun.env.answers.cursor import Cursor
 from rlrun.env.answers.lexer import FUNCTIONS, Kind, Token, closing
 from rlrun.env.answers.nodes import Constant, Node, Number, Operation, Symbol, Unreadable, number
+from rlrun.env.answers.periods import periodic
 from rlrun.env.answers.units import FIGURES
 
 _ACCENTS = frozenset(
@@ -299,6 +300,8 @@ def parse(tokens: list[Token]) -> Node:
     Raises:
         Unreadable: The tokens are not one whole expression.
     """
+    if (value := periodic(tokens)) is not None:
+        return Number(value)
     tree = _Parser(tokens).whole()
     level = [tree]
     for _ in range(_MAX_TREE_DEPTH):

@@ -73,8 +73,8 @@ _ANY = re.compile(
 """Behind a formula: that a letter in it may be anything."""
 _OUTWARD = re.compile(r"([\[\]])([^\[\]]*[,;][^\[\]]*)([\[\]])")
 _BASE = re.compile(
-    r"\(?([0-9A-Z]+)\)?\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
-    r"|([0-9A-Z]+)(?:\s+|\s*\()base[ -]+(?:(\d{1,2})|([a-z]+))\)?"
+    r"\(?([0-9A-Z]+|[0-9a-f]+)\)?\s*_\s*\{?\s*\(?(?:(\d{1,2})|([a-z]+))\)?\s*\}?"
+    r"|([0-9A-Z]+|[0-9a-f]+)(?:\s+|\s*\()base[ -]+(?:(\d{1,2})|([a-z]+))\)?"
 )
 _BASE_NAMES = {"two": 2, "three": 3, "four": 4, "five": 5, "six": 6, "seven": 7, "eight": 8}
 _BASE_NAMES |= {"nine": 9, "ten": 10, "eleven": 11, "twelve": 12, "sixteen": 16}
@@ -235,6 +235,8 @@ def _numeral(match: re.Match[str]) -> Numeral | None:
     base = int(stated) if stated else _BASE_NAMES.get(name, 0)
     if not 2 <= base <= 36 or (digits.isalpha() and (base != 16 or len(digits) < 2)):
         return None
+    if base != 16 and digits != digits.upper():
+        return None  # 2a_{11} is twice an entry of a matrix.
     try:
         value = int(digits, base)
     except ValueError:
