@@ -38,7 +38,7 @@ from rlrun.run_dir.directory import RunDir
 from rlrun.run_dir.resume_rules import check_length, check_overrides
 from rlrun.run_dir.state import reason_in_words
 from rlrun.run_dir.status import RunState
-from rlrun.wiring import Live, Progress, Wiring, decisions_at
+from rlrun.wiring import Live, Progress, Wiring, check_events, decisions_at
 
 if TYPE_CHECKING:
     from rlrun.serve.server import PolicyServer
@@ -168,6 +168,8 @@ class _Run:
         """Wires, trains and closes."""
         inputs = self.inputs
         checkpoint = self._checkpoint() if self.resumed else None
+        if checkpoint is not None:
+            check_events(checkpoint, self.run_dir)
         environment = self.config.env.start()
         cluster: RunningCluster | None = None
         generator: Generator | None = None

@@ -3,7 +3,7 @@
 
 The history is events.jsonl (what a resume moved to superseded/ is not part of it). The outcomes are
 derived from the events without the scheduler's own books; the log is then replayed through the
-scheduler to the same decisions, and trained/step_*.jsonl must tell the same.
+scheduler to the same decisions, and trained/step_*.jsonl and metrics.jsonl must tell the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rlrun.errors import RESTORE, CheckFailed, StorageError
 from rlrun.interfaces import REGISTRY, Batching
 from rlrun.run_dir.directory import RunDir, refuse_special_files
 from rlrun.run_dir.event_log import LogLine, LogReader
-from rlrun.run_dir.trained_audit import compare_trained
+from rlrun.run_dir.file_audit import compare_files
 from rlrun.scheduler import Outcome, Replay, Restored, Started
 from rlrun.scheduler.history import History
 from rlrun.scheduler.intake import identity
@@ -151,7 +151,7 @@ def audit(run_dir: Path, batching: Batching | None = None) -> AuditReport:
         EpochAudit(epoch, prompts, history.rows_per_epoch, outcomes)
         for epoch, prompts, outcomes in history.epochs()
     ]
-    compared = compare_trained(RunDir(run_dir), history)
+    compared = compare_files(RunDir(run_dir), history)
     report.violations += compared.violations
     report.notes += compared.notes
     return report

@@ -35,7 +35,7 @@ from rlrun.rollout import RolloutRunner
 from rlrun.rollout.deadlines import Deadline
 from rlrun.rollout_choice import make_rollout
 from rlrun.run_dir.directory import RunDir
-from rlrun.run_dir.event_log import EventLog, truncate_after
+from rlrun.run_dir.event_log import EventLog, check_history, truncate_after
 from rlrun.run_dir.recorder import Recorder
 from rlrun.scheduler.machine import Scheduler
 from rlrun.scheduler.replay import lost_tokens
@@ -81,6 +81,17 @@ class Progress:
     guard: MismatchGuard
     timeline: Timeline
     timeline_file: TimelineFile
+
+
+def check_events(checkpoint: LoadedCheckpoint, run_dir: RunDir) -> None:
+    """Refuses to go on with the events of another run.
+
+    Raises:
+        StorageError: They are not those that the checkpoint was written with.
+    """
+    state = read_state(checkpoint.path)["scheduler"]
+    tokens = state["ledger"]["counts"]["trained"]
+    check_history(run_dir.events, state["at"]["seq"], state["at"]["trained"], tokens)
 
 
 def decisions_at(

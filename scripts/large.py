@@ -181,6 +181,7 @@ class Maker:
             for name, value in self.pattern.metrics.items()
             if name not in ("step", "time")
         }
+        values["tokens/trained"] = self.tokens * len(positions) * step
         metrics.log(step, values)
         timeline.write({**self.pattern.timeline, "step": step})
 

@@ -400,6 +400,27 @@ def test_first_line_of_a_trained_file_that_is_damaged_is_named(tmp_path: Path, l
         audit(tmp_path)
 
 
+def test_metrics_of_another_run_are_found(tmp_path: Path) -> None:
+    record(tmp_path)
+    trained = [5 * 3 * step for step in range(4)]  # three groups of five tokens a step
+    metrics = tmp_path / "metrics.jsonl"
+
+    def write(tokens: list[int]) -> None:
+        lines = [{"step": step, "tokens/trained": n} for step, n in enumerate(tokens)]
+        metrics.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"torn')
+
+    write(trained)
+    assert audit(tmp_path).ok
+    write([*trained[:3], trained[3] + 1])
+    (violation,) = audit(tmp_path).violations
+    assert violation == (
+        "metrics.jsonl has 46 trained tokens after step 3, events.jsonl 45: they are not of one run"
+    )
+    metrics.write_text("{}\nx\n")
+    with pytest.raises(StorageError, match=r"metrics.jsonl:2"):
+        audit(tmp_path)
+
+
 def test_foreign_file_in_trained_is_no_step(tmp_path: Path) -> None:
     record(tmp_path)
     (tmp_path / "trained" / "step_abc.jsonl").write_text("{}")

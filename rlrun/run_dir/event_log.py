@@ -16,8 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlrun.atomic import write_file
+from rlrun.console.counted import counted
 from rlrun.errors import StorageError
-from rlrun.scheduler import Decision, Event, decision_from_json, event_from_json
+from rlrun.scheduler import (
+    Decision,
+    Event,
+    StepTrained,
+    TokenCategory,
+    decision_from_json,
+    event_from_json,
+)
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 """Made once: json.dumps makes an encoder for every call that wants no spaces."""
@@ -180,6 +188,45 @@ class LogReader:
         return line
 
 
+def check_history(path: Path, seq: int, steps: int, tokens: int) -> None:
+    """Refuses a log that is not the one a checkpoint was written with. Changes nothing.
+
+    A log of another run has, at the checkpoint's event, other steps or other numbers of tokens.
+
+    Args:
+        path: The event log.
+        seq: Last event before the checkpoint.
+        steps: That were trained until then.
+        tokens: That these steps trained.
+
+    Raises:
+        StorageError: It is another log, ends too early, or cannot be read.
+    """
+    last, found = -1, [0, 0]
+    for line in LogReader(path):
+        if line.seq > seq:
+            break
+        last = line.seq
+        if isinstance(line.event, StepTrained):
+            found[0] += 1
+            found[1] += line.event.tokens.get(TokenCategory.TRAINED, 0)
+    _check_reaches(path, last, seq)
+    if found != [steps, tokens]:
+        has = f"{counted(found[0], 'step')} with {counted(found[1], 'trained token')}"
+        wanted = f"{counted(steps, 'step')} with {counted(tokens, 'trained token')}"
+        what = f"is not of this run: until event {seq} it has {has}, and the checkpoint {wanted}"
+        raise StorageError(str(path), what, "Restore the file from a copy")
+
+
+def _check_reaches(path: Path, last: int, seq: int) -> None:
+    if last < seq:
+        raise StorageError(
+            str(path),
+            f"ends at event {last} but the checkpoint is at event {seq}",
+            "Restore the file from a copy, or move the newer checkpoints out of checkpoints/",
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """What was moved away from the end of a log.
@@ -215,12 +262,7 @@ def truncate_after(path: Path, seq: int, superseded: Path) -> Cut:
             keep = line.end
         else:
             events.append(line.event)
-    if last < seq:
-        raise StorageError(
-            str(path),
-            f"ends at event {last} but the checkpoint is at event {seq}",
-            "Restore the file from a copy, or move the newer checkpoints out of checkpoints/",
-        )
+    _check_reaches(path, last, seq)
     try:
         with path.open("r+b") as file:
             file.seek(keep)

@@ -21,12 +21,15 @@ class History:
     Attributes:
         violations: In the order of the log.
         steps: Positions of every completed step.
+        trained_tokens: Tokens that were trained until the end of every completed step.
     """
 
     def __init__(self) -> None:
         """Waits for the Started event."""
         self.violations: list[str] = []
         self.steps: dict[int, tuple[int, ...]] = {}
+        self.trained_tokens: dict[int, int] = {}
+        self._tokens = 0
         self._settings: SchedulerSettings | None = None
         self._outcomes = bytearray()
         self._running: dict[int, int] = {}
@@ -148,6 +151,8 @@ class History:
         for position, outcome in event.outcomes.items():
             self._end(seq, position, outcome)
         self.steps[event.step] = tuple(event.outcomes)
+        self._tokens += event.tokens.get(ev.TokenCategory.TRAINED, 0)
+        self.trained_tokens[event.step] = self._tokens
         self._training = ()
 
     def _end(self, seq: int, position: int, outcome: Outcome) -> None:

@@ -103,6 +103,20 @@ def test_a_resume_that_cannot_start_leaves_the_run_as_it_was(tmp_path: Path) -> 
     assert rlrun("audit", str(run_dir)).code == 0
 
 
+def test_the_events_of_another_run_are_not_gone_on_with(small_run: Path, tmp_path: Path) -> None:
+    run_dir, other = tmp_path / "run", tmp_path / "other"
+    shutil.copytree(small_run, run_dir)
+    done = rlrun("train", *SMALL, "grpo.seed=43", f"run_dir={other}")
+    assert done.code == 0, done.err
+    shutil.copy(other / "events.jsonl", run_dir)
+    before = {path: path.read_bytes() for path in run_dir.glob("*/*") if path.is_file()}
+    done = rlrun("resume", str(run_dir), "grpo.max_num_steps=9")
+    assert (done.code, "events.jsonl: is not of this run" in done.err) == (7, True), done.err
+    assert {path: path.read_bytes() for path in before} == before
+    done = rlrun("audit", str(run_dir))
+    assert (done.code, "they are not of one run" in done.out) == (1, True), done.out
+
+
 def test_a_renamed_checkpoint_is_damaged_and_not_the_steps_of_its_name(
     small_run: Path, tmp_path: Path
 ) -> None:

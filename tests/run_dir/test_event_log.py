@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from rlrun.errors import StorageError
-from rlrun.run_dir.event_log import Cut, EventLog, LogReader, truncate_after
-from rlrun.scheduler import Admit, Finish, VersionPublished
+from rlrun.run_dir.event_log import Cut, EventLog, LogReader, check_history, truncate_after
+from rlrun.scheduler import Admit, Finish, Outcome, StepTrained, TokenCategory, VersionPublished
 
 
 def write(path: Path, first: int, last: int) -> None:
@@ -80,6 +80,25 @@ def test_log_with_a_torn_end_is_not_appended_to(tmp_path: Path) -> None:
     path.write_bytes(b'{"seq":0')
     with pytest.raises(StorageError, match="torn"):
         EventLog(path)
+
+
+def test_log_of_another_run_is_told_by_its_steps_and_trained_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path)
+    for step in (1, 2, 3):
+        tokens = {TokenCategory.TRAINED: 10 * step, TokenCategory.STALE: 7}
+        log.append(step - 1, StepTrained(step, {step: Outcome.TRAINED}, tokens), ())
+    log.close()
+    before = path.read_bytes()
+    check_history(path, 1, 2, 30)
+    check_history(path, 2, 3, 60)
+    for seq, steps, tokens in ((1, 2, 31), (1, 3, 30), (2, 2, 30)):
+        with pytest.raises(StorageError, match=r"events.jsonl: is not of this run") as caught:
+            check_history(path, seq, steps, tokens)
+        assert caught.value.exit_code == 7
+    with pytest.raises(StorageError, match="ends at event 2 but the checkpoint is at event 3"):
+        check_history(path, 3, 3, 60)
+    assert path.read_bytes() == before
 
 
 def test_cut_moves_the_tail_and_keeps_the_head(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares trained/step_*.jsonl of a run with what its event log says was trained."""
+"""Compares trained/step_*.jsonl and metrics.jsonl of a run with its event log."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rlrun.atomic import storage_error
 from rlrun.config.yaml_file import read_yaml
 from rlrun.console.counted import counted
 from rlrun.errors import RESTORE, StorageError
@@ -35,29 +36,57 @@ class Compared:
     notes: list[str] = field(default_factory=list)
 
 
-def compare_trained(run_dir: RunDir, history: History) -> Compared:
-    """Whether the files tell of the same groups as the event log, and of all steps.
+def compare_files(run_dir: RunDir, history: History) -> Compared:
+    """Whether the files tell of the same groups and tokens as the event log, and of all steps.
 
     Raises:
         StorageError: A file cannot be read, or a line of it makes no sense.
     """
     report = Compared()
+    _compare_trained(run_dir, history, report)
+    _compare_metrics(run_dir, history, report)
+    return report
+
+
+def _compare_metrics(run_dir: RunDir, history: History, report: Compared) -> None:
+    """Tells a log of another run: its steps trained other numbers of tokens."""
+    path = run_dir.metrics
+    if not path.is_file():
+        return
+    try:
+        with path.open("rb") as file:
+            for number, raw in enumerate(file, 1):
+                if not raw.endswith(b"\n"):
+                    return
+                line = parse_object(f"{path}:{number}", raw)
+                step, tokens = line.get("step", 0), line.get("tokens/trained")
+                known = history.trained_tokens.get(step) if is_integer(step) else None
+                if None not in (known, tokens) and known != tokens:
+                    report.violations.append(
+                        f"metrics.jsonl has {tokens} trained tokens after step {step}, "
+                        f"events.jsonl {known}: they are not of one run"
+                    )
+                    return
+    except OSError as error:
+        raise storage_error(path, "read", error) from error
+
+
+def _compare_trained(run_dir: RunDir, history: History, report: Compared) -> None:
     removed = removed_up_to(run_dir)
     if removed:
         report.notes.append(
             f"trained/ keeps the newest steps only (logging.keep_trained_steps): files up to step "
             f"{removed} were removed, and not compared"
         )
-    found = _compare_files(run_dir, history, report)
+    found = _compare_steps(run_dir, history, report)
     # Only the oldest files are removed: there is none to be missed behind one that is there.
     removed = min(removed, min(found, default=removed))
     missing = sorted(step for step in history.steps.keys() - found if step > removed)
     if missing:
         _tell_missing(run_dir, missing, bool(found), report)
-    return report
 
 
-def _compare_files(run_dir: RunDir, history: History, report: Compared) -> set[int]:
+def _compare_steps(run_dir: RunDir, history: History, report: Compared) -> set[int]:
     """The completed steps that have a file."""
     rows = history.rows_per_epoch
     step_of: dict[str, int] = {}
