@@ -229,5 +229,8 @@ def checked(step: EnvStep) -> EnvStep:
 
 
 def request_seed(run_seed: int, prompt: Prompt, sample: int, turn: int, attempt: int) -> int:
-    """A seed that no other request of the run shares."""
+    """A seed that no other request of training shares, nor of a validation.
+
+    A validation has that of training where the same row is at the same place of the first epoch.
+    """
     return seed_of(run_seed, prompt.epoch, prompt.position, prompt.prompt_id, sample, turn, attempt)
