@@ -130,14 +130,14 @@ class RowReader:
             messages = self._with_system_prompt(gym_messages(record))
             return Row(row_id, messages, "", _plain(record), where)
         field = self._find_prompt_field(record)
-        messages = self._with_system_prompt(self._messages(record[field], field))
+        messages = self._with_system_prompt(self._messages(_inside(record, field), field))
         answer = self._answer(record, where) if self._answer_field else ""
         payload = {k: v for k, v in record.items() if k not in (field, self._answer_field)}
         return Row(row_id, messages, answer, _plain(payload), where)
 
     def _find_prompt_field(self, record: Mapping[str, Any]) -> str:
         names = self._prompt_fields
-        present = [name for name in names if record.get(name) is not None]
+        present = [name for name in names if _inside(record, name) is not None]
         if not present:
             wanted = " or ".join(repr(name) for name in names)
             raise BadRow("missing problem", f"no field {wanted}; the row has {_fields(record)}")

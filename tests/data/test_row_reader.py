@@ -142,6 +142,16 @@ def test_an_answer_inside_of_another_field_is_named_with_dots(load):
             load(lines(record), answer_field=name)
 
 
+def test_a_problem_inside_of_another_field_is_named_with_dots(load):
+    record = {"extra_info": {"question": "How many?", "index": 3}, "answer": "72"}
+    row = load(lines(record), prompt_field="extra_info.question").rows[0]
+    assert row.messages[0]["content"] == "How many?"
+    assert row.payload == {"extra_info": record["extra_info"]}
+    for name in ("extra_info.questoin", "extra_info.question.text", "answer.question"):
+        with pytest.raises(DataError, match=f"no field '{name}'"):
+            load(lines(record), prompt_field=name)
+
+
 def test_pattern_with_a_group_is_a_regular_expression_whose_last_match_counts(load):
     record = {"problem": "x", "answer": r"first \boxed{1}, then \boxed{2}"}
     assert load(lines(record), answer_pattern=r"\\boxed\{(.*?)\}").rows[0].answer == "2"
