@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,7 @@ from rlrun.config.flag_mapping import given_twice
 from rlrun.config.origin import Assignment, OriginKind, leaves_of
 from rlrun.config.report import Report
 from rlrun.config.suggest import nearest
+from rlrun.config.values import shown
 
 _RECIPE = re.compile(r"\+{0,2}recipe=(?P<name>.*)", re.DOTALL)
 _KEY = re.compile(r"[+~]*[\w./@:${}-]*", re.ASCII)
@@ -110,7 +112,7 @@ def _parse(parser: OverridesParser, text: str, report: Report) -> Override | Non
     except HydraException as error:
         key, _, value = text.partition("=")
         what = f"cannot be read: {str(error).splitlines()[0].strip()}"
-        remedy = f"Put the value in quotes: '{key}={quoted(value)}'"
+        remedy = f"Put the value in quotes: {shlex.quote(f'{key}={quoted(value)}')}"
         if "[" in key:
             what, remedy = "an item of a list cannot be set alone", "Give the list: KEY=[A,B]"
         elif not _KEY.fullmatch(key):
@@ -146,6 +148,15 @@ def quoted(value: str) -> str:
     escaped = re.sub(r'(\\*)"', lambda match: match[1] * 2 + '\\"', value)
     trailing = len(escaped) - len(escaped.rstrip("\\"))
     return '"' + escaped + "\\" * trailing + '"'
+
+
+def as_text(assignment: Assignment) -> str:
+    """A flag whose number, or numbers in a list, are text; in quotes that the shell takes away."""
+    key, _, typed = assignment.where.partition("=")
+    if isinstance(assignment.value, list):
+        texts = (item if isinstance(item, str) else shown(item) for item in assignment.value)
+        return shlex.quote(f"{key}=[{','.join(map(quoted, texts))}]")
+    return shlex.quote(f"{key}={quoted(typed)}")
 
 
 def _sort_in(

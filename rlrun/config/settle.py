@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from rlrun.config.compose import Composition
+from rlrun.config.flags import as_text
 from rlrun.config.foreign import Renamed, find_key
 from rlrun.config.interpolation import Resolver
 from rlrun.config.keys import Keys, Leaf, all_keys, keys_of, variants_with
@@ -19,6 +20,7 @@ from rlrun.config.report import Report
 from rlrun.config.suggest import nearest_key
 from rlrun.config.trl import TRL
 from rlrun.config.values import (
+    IN_QUOTES,
     MISSING,
     WrongValue,
     convert,
@@ -134,6 +136,10 @@ class _Settler:
         try:
             convert(assignment.value, leaf)
         except WrongValue as error:
+            by_flag = assignment.where.partition("=")[0].lstrip("+") == leaf.key
+            if by_flag and error.remedy == IN_QUOTES:
+                # The shell takes quotes away.
+                error.remedy = f"Put it in quotes to make it text: {as_text(assignment)}"
             self._wrong(assignment.where, leaf.key, error)
             return False
         return True

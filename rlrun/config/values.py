@@ -21,6 +21,9 @@ from rlrun.config.yaml_loader import Loader
 MISSING = "???"
 """A value that somebody must give."""
 
+IN_QUOTES = 'Put it in quotes to make it text: "..."'
+"""What to do with a number where a text belongs."""
+
 _NULL_WORDS = ("none", "nil", "null", "undefined")
 _BOUNDS = {
     "ge": (operator.ge, "at least"),
@@ -218,7 +221,7 @@ def _remedy(value: object, kind: Any, wanted: str, optional: bool) -> str:
     if isinstance(kind, type) and issubclass(kind, Enum) and isinstance(value, str):
         return f"Write {nearest(value, [str(member.value) for member in kind])[0]}"
     if kind is str and isinstance(value, bool | int | float):
-        return 'Put it in quotes to make it text: "..."'
+        return IN_QUOTES
     if get_origin(kind) is list and not isinstance(value, list | dict):
         return f"Write it in brackets: [{shown(value)}]"
     return f"Write {wanted}" + (" or null" if optional else "")

@@ -122,9 +122,8 @@ def parse_line(line: bytes) -> dict[str, Any]:
     try:
         record, end = _decoder.raw_decode(text)
     except json.JSONDecodeError as error:
-        raise BadRow(
-            "invalid JSON", f"{error.msg} at column {error.colno}: {shown(text)}"
-        ) from None
+        what = error.msg.removesuffix(" at")
+        raise BadRow("invalid JSON", f"{what} at column {error.colno}: {shown(text)}") from None
     except NameTwice as error:
         raise BadRow("duplicate field", str(error)) from None
     except ValueError as error:

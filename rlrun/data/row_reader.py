@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -130,17 +130,16 @@ class RowReader:
             messages = self._with_system_prompt(gym_messages(record))
             return Row(row_id, messages, "", _plain(record), where)
         field = self._find_prompt_field(record)
-        messages = self._with_system_prompt(self._messages(record[field], field))
+        messages = self._with_system_prompt(self._messages(_inside(record, field), field))
         answer = self._answer(record, where) if self._answer_field else ""
         payload = {k: v for k, v in record.items() if k not in (field, self._answer_field)}
         return Row(row_id, messages, answer, _plain(payload), where)
 
     def _find_prompt_field(self, record: Mapping[str, Any]) -> str:
         names = self._prompt_fields
-        present = [name for name in names if record.get(name) is not None]
+        present = [name for name in names if _inside(record, name) is not None]
         if not present:
-            wanted = " or ".join(repr(name) for name in names)
-            raise BadRow("missing problem", f"no field {wanted}; the row has {_fields(record)}")
+            raise BadRow("missing problem", _missing(record, names))
         if len(present) > 1:
             raise BadRow("several problems", f"fields {present}; name one with prompt_field")
         return present[0]
@@ -173,9 +172,7 @@ class RowReader:
         if value is None:
             if not self._needs_answer:
                 return ""
-            raise BadRow(
-                "missing answer", f"no field {self._answer_field!r}; the row has {_fields(record)}"
-            )
+            raise BadRow("missing answer", _missing(record, (self._answer_field,)))
         text = answer_text(value, self._answer_field)
         if self._pattern is not None:
             text = self._pattern.find(text, where)
@@ -219,6 +216,15 @@ def _plain(record: Mapping[str, Any]) -> Mapping[str, Any]:
     if NumberText not in map(type, record.values()):
         return record
     return {k: float(v) if isinstance(v, NumberText) else v for k, v in record.items()}
+
+
+def _missing(record: Mapping[str, Any], names: Sequence[str]) -> str:
+    """What a row has in place of a field of one of these names."""
+    null = next((name for name in names if name in record), None)
+    if null is not None:
+        return f"field {null!r} is null"
+    wanted = " or ".join(map(repr, names))
+    return f"no field {wanted}; the row has {_fields(record)}"
 
 
 def _fields(record: Mapping[str, Any]) -> str:

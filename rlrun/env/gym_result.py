@@ -15,7 +15,7 @@ from typing import Any
 from rlrun.console.counted import counted
 from rlrun.run_dir.json_line import finite
 from rlrun.serve.sampled import SampledTurn
-from rlrun.types import FailureKind, StopReason, VersionSpan
+from rlrun.types import LARGEST_REWARD, FailureKind, StopReason, VersionSpan
 
 PROMPT, GENERATION, LOGPROBS = "prompt_token_ids", "generation_token_ids", "generation_log_probs"
 
@@ -101,10 +101,10 @@ class Result:
 
     Attributes:
         tokens: Of all turns.
-        reward: Finite.
+        reward: Finite, within LARGEST_REWARD, as are parts and measures.
         rewards: Named parts.
-        measures: Further finite numbers.
-        others: Names of further fields, which are no numbers.
+        measures: Further numbers.
+        others: Names of further fields, which are no such numbers.
         extracted: The answer as the verifier read it.
         flagged: The reward measures nothing.
         stop_reason: Why the episode ended.
@@ -251,7 +251,7 @@ def _measures(answer: JsonObject, row: JsonObject) -> tuple[dict[str, float], tu
         if name in NOT_MEASURES or name in row or value is None or not _is_name(name):
             continue
         number = finite(value)
-        if number is None:
+        if number is None or abs(number) > LARGEST_REWARD:
             others.append(name)
         else:
             numbers[name] = number
@@ -264,10 +264,9 @@ def _is_name(name: str) -> bool:
 
 def _number(value: object, name: str) -> float:
     number = finite(value)
-    if number is None:
-        raise BadResult(
-            FailureKind.REWARD_ERROR, f"{name} is {value!r:.80}, which is no finite number"
-        )
+    if number is None or abs(number) > LARGEST_REWARD:
+        what = f"{name} is {value!r:.80}, which is no finite number up to {LARGEST_REWARD:.0e}"
+        raise BadResult(FailureKind.REWARD_ERROR, what)
     return number
 
 

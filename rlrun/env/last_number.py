@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
-NUMBER = re.compile(r"(?<![\d.])-?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
+NUMBER = re.compile(r"(?<![\d.])[-\u2212]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?")
 
 
 def reward(response: str, answer: str) -> float:
@@ -30,4 +30,4 @@ def reward(response: str, answer: str) -> float:
 
 def number(text: str) -> Decimal | None:
     """The value of a text that is a number and nothing else, such as "-1,234.50"."""
-    return Decimal(text.replace(",", "")) if NUMBER.fullmatch(text) else None
+    return Decimal(text.replace(",", "").replace("\u2212", "-")) if NUMBER.fullmatch(text) else None

@@ -19,7 +19,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlrun.env.dialogue import Dialogue, DialogueEnvironment
-from rlrun.env.reward_function import RewardFunction, find_function, function_environment
+from rlrun.env.reward_function import (
+    RewardFunction,
+    find_function,
+    function_environment,
+    required_fields,
+)
 from rlrun.env.user_code import Unresolved, is_cancellation, is_failure, resolve, shown, told
 from rlrun.env.user_loop import UserLoop, blocking
 from rlrun.errors import EnvironmentDown
@@ -74,8 +79,14 @@ class PythonEnv(Env):
         return _environment_class(self.environment or "")
 
     def check_row(self, row: Row) -> str | None:
-        """User code takes any row."""
-        return None
+        """User code takes any row, but for fields that a reward function cannot be called without.
+
+        Problem and answer are none of them.
+        """
+        if self.reward_function is None:
+            return None
+        lacks = sorted(_required_fields(self.reward_function) - row.payload.keys())
+        return f"{self.reward_function} needs the field {lacks[0]!r}" if lacks else None
 
     def start(self) -> Environment:
         """The user's environment, or one around the reward function.
@@ -104,6 +115,12 @@ class PythonEnv(Env):
             return UserEnvironment(made, self.timeout_s, loop)
         make = functools.partial(found, **self.options)
         return UserEnvironment(DialogueEnvironment(make), self.timeout_s, loop)
+
+
+@functools.lru_cache(maxsize=8)
+def _required_fields(path: str) -> frozenset[str]:
+    """Asked for every row of a run."""
+    return required_fields(find_function(path))
 
 
 def _environment_class(path: str) -> type[Environment] | type[Dialogue]:

@@ -72,6 +72,15 @@ def function_environment(
     return RewardEnvironment(caller)
 
 
+def required_fields(function: RewardFunction) -> frozenset[str]:
+    """Fields that a row must have, since the function has parameters of these names."""
+    parameters = inspect.signature(function).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return frozenset(
+        p.name for p in parameters if p.default is p.empty and p.kind not in variadic
+    ) - {ONE, ALL, "answer"}
+
+
 def _scored_parameter(function: RewardFunction) -> str:
     return ALL if ALL in inspect.signature(function).parameters else ONE
 
@@ -158,6 +167,8 @@ class GroupRewardEnvironment(GroupEnvironment):
         result = await self._call(responses, episodes[0].prompt.row)
         if isinstance(result, Failure):
             return [EnvStep(failure=result)] * len(responses)
+        as_list = getattr(result, "tolist", None)  # of an array or tensor
+        result = as_list() if callable(as_list) else result
         if not isinstance(result, Sequence) or isinstance(result, str):
             what = f"the reward function returned {shown(result)}, not a list of rewards"
         elif len(result) != len(responses):

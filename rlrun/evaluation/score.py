@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from rlrun.console.counted import counted
+from rlrun.data.bad_row import BadRow
 from rlrun.data.gym_rows import GYM_FIELD
 from rlrun.data.load import SHOWN_PROBLEMS
+from rlrun.data.row_reader import NumberText, answer_text
 from rlrun.env.verifier import VerifyingEnv
 from rlrun.errors import ConfigError, DataError, Problem
 from rlrun.interfaces import Env, Environment, Episode, GroupEnvironment
@@ -244,6 +246,8 @@ def _episode(
         raise _BadLine(where, what, "Give the reference answer")
     left_out = ("gold",) if is_gym else ("response", "gold")
     payload = {key: value for key, value in fields.items() if key not in left_out}
+    if isinstance(gold, float):
+        gold = _as_in_data(line, "gold" if "gold" in fields else "answer", where)
     row = Row(str(number), (), str(gold), payload, where)
     given = "gold" in fields or "answer" in fields
     # A verifier says of each line whether it can read the reference; a line cannot lack more.
@@ -260,6 +264,14 @@ def _episode(
         stop_reason=StopReason.STOP,
     )
     return _identity(fields, number), episode
+
+
+def _as_in_data(line: bytes, field: str, where: str) -> str:
+    """The reference answer as a data row of this number has it: its digits, without exponent."""
+    try:
+        return answer_text(json.loads(line, parse_float=NumberText)[field], field)
+    except BadRow as problem:
+        raise _BadLine(where, str(problem), "Write it as a text") from problem
 
 
 def _prompt_id(fields: Mapping[str, Any]) -> str:

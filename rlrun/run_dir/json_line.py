@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from decimal import Decimal
 from numbers import Real
 from types import NoneType
 from typing import Any
@@ -55,15 +56,30 @@ def is_number(value: object) -> bool:
 
 
 def finite(value: object) -> float | None:
-    """A number of any library as a float; None for what is none, or too large to be one."""
+    """A number of any library as a float; None for what is none, or too large to be one.
+
+    Arrays and tensors of one element are numbers, as are booleans of NumPy and decimals.
+    """
     # The plain types first: asking an abstract one takes ten times as long.
     if not isinstance(value, (float, int, Real)):
+        value = _item(value)
+    if not isinstance(value, (float, int, Real, Decimal)):
         return None
     try:
         number = float(value)
-    except OverflowError:
+    except (OverflowError, ValueError):  # a signalling decimal
         return None
     return number if math.isfinite(number) else None
+
+
+def _item(value: object) -> object:
+    """What an array or tensor of one element holds; anything else as it is."""
+    item = getattr(value, "item", None)
+    try:
+        return item() if callable(item) else value
+    except (TypeError, ValueError, RuntimeError):
+        # NumPy and torch refuse in their own ways if there is not exactly one element.
+        return None
 
 
 def are_numbers(values: object) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlrun.strict_json import no_constant
+from rlrun.strict_json import read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,22 @@ class ReasoningParser(ABC):
 
 CALL, CALL_END = "<tool_call>", "</tool_call>"
 
+NO_JSON = object()
+
+
+def _read_json(text: str) -> Any:
+    """The value of a JSON text of the policy; NO_JSON if it is none that can be written again.
+
+    Clients and templates are told what a call holds: NaN, a number that becomes infinite or half a
+    surrogate pair would be their error, and cost the sample its reward.
+    """
+    try:
+        value = read_json(text, only_finite=True)
+        json.dumps(value, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return NO_JSON
+    return value
+
 
 class HermesTools(ToolParser):
     """One JSON object with name and arguments between tags, per call (Hermes 2 Pro, Qwen)."""
@@ -81,10 +97,7 @@ class HermesTools(ToolParser):
 
     @staticmethod
     def _read(block: str) -> ToolCall | None:
-        try:
-            call = json.loads(block)
-        except (ValueError, RecursionError):
-            return None
+        call = _read_json(block)
         if not isinstance(call, dict) or not isinstance(call.get("name"), str):
             return None
         if not isinstance(call.get("arguments"), dict):
@@ -155,11 +168,7 @@ def _typed(value: str, kind: object) -> Any:
         "array": (list,),
         "null": (type(None),),
     }
-    spelled = value.strip().lower() if "boolean" in kinds else value
-    try:
-        read = json.loads(spelled, parse_constant=no_constant)
-    except (ValueError, RecursionError):
-        return value
+    read = _read_json(value.strip().lower() if "boolean" in kinds else value)
     return read if any(type(read) in wanted.get(one, ()) for one in kinds) else value
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -68,6 +69,15 @@ class Generation(Checked, ABC):
             )
         if "" in self.stop:
             yield ("stop",), "stop holds an empty text", "Take it out; [] is for none"
+        for text in self.stop:
+            if re.fullmatch(r"(?:\\[nrt])+", text):
+                # A flag knows no escapes: such a text would hardly ever be sampled.
+                yield (
+                    ("stop",),
+                    f"stop holds {text}, the characters and not what they stand for",
+                    "Write it in a recipe, in double quotes, or in bash as "
+                    f"$'generation.stop=[\"{text}\"]'",
+                )
 
     def check_installed(self) -> None:
         """Called before a model is loaded.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -192,6 +193,36 @@ def test_values_of_the_wrong_type_are_refused() -> None:
         assert found[flag].remedy
 
 
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [
+        ("run_dir=2024", "2024"),
+        ("+run_dir=1_0", "1_0"),
+        ("policy.tokenizer=1e5", "1e5"),
+        ("run_dir=true", "true"),
+        ("generation.stop=[1,a,2.50]", ["1", "a", "2.5"]),
+    ],
+)
+def test_a_number_for_a_text_has_a_remedy_that_can_be_pasted(flag: str, text: object) -> None:
+    remedy = only_problem([QUICK, flag]).remedy
+    (pasted,) = shlex.split(remedy.partition(": ")[2])
+    key = flag.partition("=")[0].lstrip("+")
+    assert load([QUICK, pasted]).values[key] == text
+
+
+def test_a_stop_text_of_escapes_that_a_flag_does_not_know_is_refused(recipe: Recipe) -> None:
+    problem = only_problem([QUICK, r'generation.stop=["\n"]'])
+    assert "the characters and not what they stand for" in problem.what
+    assert r"""$'generation.stop=["\n"]'""" in problem.remedy
+    # As bash makes it of that, and as a recipe has it.
+    for flags in (
+        [QUICK, 'generation.stop=["\n"]'],
+        [recipe('defaults: [quickstart, _self_]\ngeneration: {stop: ["\\n"]}\n')],
+    ):
+        assert load(flags).config.generation.stop == ["\n"]
+    assert load([QUICK, r"generation.stop=['\neq']"]).config.generation.stop == [r"\neq"]
+
+
 def test_null_in_other_words_is_refused() -> None:
     words = ["None", "none", "nil", "Nil", "'NULL'", "undefined"]
     may_be_null = [f"{key}={word}" for key in ("grpo.max_num_steps", "run_dir") for word in words]
@@ -248,6 +279,12 @@ def test_malformed_flags_are_refused() -> None:
 def test_the_suggested_quotes_give_the_value_that_was_meant(value: str) -> None:
     override = OverridesParser.create().parse_override(f"key={quoted(value)}")
     assert override.value() == value
+
+
+def test_the_suggested_quotes_hold_in_a_shell() -> None:
+    (problem,) = problems([QUICK, "run_dir=it's"])
+    (pasted,) = shlex.split(problem.remedy.partition(": ")[2])
+    assert load([QUICK, pasted]).config.run_dir == "it's"
 
 
 def test_a_second_recipe_is_refused() -> None:

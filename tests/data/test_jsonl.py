@@ -91,6 +91,12 @@ def test_bad_line_is_named_with_file_and_line(load, tmp_path, line, reason):
     assert any("1 row skipped" in notice for notice in loaded.notices)
 
 
+def test_invalid_character_is_named_with_its_place(load):
+    told = r":1 invalid JSON: Invalid control character at column 14:"
+    with pytest.raises(DataError, match=told):
+        load(b'{"problem":"x\ty","answer":"1"}\n')
+
+
 def test_invalid_byte_is_named_with_its_place(load):
     with pytest.raises(DataError, match=r":1 not UTF-8: byte 0xe9 at byte 16 of the row"):
         load(b'{"problem":"caf\xe9","answer":"1"}')

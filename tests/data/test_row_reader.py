@@ -61,11 +61,11 @@ BAD_ROWS = [
     ({"problem": "", "answer": "2"}, "empty problem"),
     ({"problem": " \n", "answer": "2"}, "empty problem"),
     ({"answer": "2"}, "missing problem"),
-    ({"problem": None, "answer": "2"}, "missing problem"),
+    ({"problem": None, "answer": "2"}, "missing problem: field 'problem' is null"),
     ({"problem": 5, "answer": "2"}, "bad problem"),
     ({"problem": "x", "prompt": "y", "answer": "2"}, "several problems"),
     ({"problem": "1+1"}, "missing answer"),
-    ({"problem": "1+1", "answer": None}, "missing answer"),
+    ({"problem": "1+1", "answer": None}, "missing answer: field 'answer' is null"),
     ({"problem": "1+1", "answer": ""}, "empty answer"),
     ({"problem": "1+1", "answer": "  "}, "empty answer"),
     ({"problem": "1+1", "answer": True}, "bad answer"),
@@ -83,7 +83,8 @@ def test_unusable_row_is_named_and_counted(load, tmp_path, record, reason):
     assert f"{tmp_path / 'rows.jsonl'}:2 {reason}" in str(caught.value)
     loaded = load(data, refused=("unreadable",), skip=True)
     assert len(loaded.rows) == 2
-    assert {name: skipped.count for name, skipped in loaded.skipped.items()} == {reason: 1}
+    kind = reason.partition(":")[0]
+    assert {name: skipped.count for name, skipped in loaded.skipped.items()} == {kind: 1}
 
 
 def test_all_bad_rows_are_reported_at_once_up_to_twenty(load):
@@ -140,6 +141,16 @@ def test_an_answer_inside_of_another_field_is_named_with_dots(load):
     for name in ("reward_model.truth", "reward_model.style.name", "prompt.ground_truth"):
         with pytest.raises(DataError, match=f"no field '{name}'"):
             load(lines(record), answer_field=name)
+
+
+def test_a_problem_inside_of_another_field_is_named_with_dots(load):
+    record = {"extra_info": {"question": "How many?", "index": 3}, "answer": "72"}
+    row = load(lines(record), prompt_field="extra_info.question").rows[0]
+    assert row.messages[0]["content"] == "How many?"
+    assert row.payload == {"extra_info": record["extra_info"]}
+    for name in ("extra_info.questoin", "extra_info.question.text", "answer.question"):
+        with pytest.raises(DataError, match=f"no field '{name}'"):
+            load(lines(record), prompt_field=name)
 
 
 def test_pattern_with_a_group_is_a_regular_expression_whose_last_match_counts(load):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -78,8 +79,10 @@ def test_a_malformed_bundle_is_refused(fields: dict[str, Any], text: str) -> Non
     assert text in refused([GOOD[0] | fields])
 
 
-@pytest.mark.parametrize("reward", [None, "1", float("nan"), float("inf"), [1.0], 10**400])
-def test_a_reward_that_is_no_finite_number_is_an_error_of_the_reward(reward: Any) -> None:
+@pytest.mark.parametrize(
+    "reward", [None, "1", float("nan"), float("inf"), [1.0], 10**400, 1.7e308, -1e101]
+)
+def test_a_reward_that_nothing_can_reckon_with_is_an_error_of_the_reward(reward: Any) -> None:
     assert refused(GOOD, reward=reward).startswith(FailureKind.REWARD_ERROR)
     assert refused(GOOD, reward_components={"a": reward}).startswith(FailureKind.REWARD_ERROR)
 
@@ -105,6 +108,7 @@ def test_parts_numbers_and_the_rest_are_told_apart() -> None:
             passed=True,
             transcript=["a"],
             endless=10**400,
+            best=sys.float_info.max,
             nothing=None,
             extracted_answer="B",
             mask_sample=True,
@@ -114,7 +118,7 @@ def test_parts_numbers_and_the_rest_are_told_apart() -> None:
     )
     assert read.rewards == {"format": 0.25, "answer": 0.75}
     assert read.measures == {"accuracy": 1.0, "passed": 1.0}
-    assert read.others == ("transcript", "endless")
+    assert read.others == ("transcript", "endless", "best")
     assert read.extracted == "B" and read.flagged
 
 

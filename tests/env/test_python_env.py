@@ -3,8 +3,8 @@ import asyncio
 import re
 import threading
 import time
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from rlrun.env.python import PythonEnv
@@ -382,10 +382,51 @@ def test_what_async_code_shares_belongs_to_one_loop_and_thread(code):
     assert [step.reward for step in asyncio.run(main())] == [1.0, 1.0, 1.0]
 
 
-def test_numpy_numbers_are_numbers(code):
-    code.write_text("import numpy\ndef f(response, answer): return numpy.float32(0.5)\n")
+@pytest.mark.parametrize(
+    ("returned", "reward"),
+    [
+        ("numpy.float32(0.5)", 0.5),
+        ("numpy.array(0.5)", 0.5),
+        ("numpy.bool_(True)", 1.0),
+        ("torch.tensor([0.5], requires_grad=True)", 0.5),
+        ("decimal.Decimal('0.5')", 0.5),
+        ("numpy.ones(2)", None),
+        ("numpy.array('0.5')", None),
+        ("decimal.Decimal('sNaN')", None),
+        ("numpy.complex64(1)", None),
+    ],
+)
+def test_numbers_of_any_library_are_numbers(code, returned, reward):
+    code.write_text(
+        f"import decimal, numpy, torch\ndef f(response, answer): return {returned}\n"
+        f"def g(responses, answer): return [{returned} for _ in responses]\n"
+    )
     (step,) = steps(env(reward_function=f"{code}:f"), episode("1"))
-    assert step.reward == float(np.float32(0.5)) and type(step.reward) is float
+    assert step.reward == reward and type(step.reward) is type(reward)
+    (step,) = group(env(reward_function=f"{code}:g"), "1")
+    assert step.reward == reward and type(step.reward) is type(reward)
+
+
+@pytest.mark.parametrize("returned", ["numpy.arange(2)", "torch.arange(2.0)"])
+def test_an_array_is_a_list_of_rewards(code, returned):
+    code.write_text(f"import numpy, torch\ndef g(responses, answer): return {returned}\n")
+    found = group(env(reward_function=f"{code}:g"), "1", "2")
+    assert [step.reward for step in found] == [0.0, 1.0]
+    (step,) = group(env(reward_function=f"{code}:g"), "1")
+    assert "2 rewards of 1" in step.failure.message
+
+
+def test_a_row_without_what_a_reward_function_needs_is_refused(code):
+    code.write_text(
+        "def f(response, answer, unit, scale=1, **row): return 1.0\n"
+        "def g(responses, answer): return 1.0\n"
+    )
+    row = episode("1").prompt.row
+    needy = env(reward_function=f"{code}:f")
+    assert needy.check_row(row) == f"{code}:f needs the field 'unit'"
+    assert needy.check_row(replace(row, payload={"unit": None})) is None
+    assert env(reward_function=f"{code}:g").check_row(row) is None
+    assert env(environment=f"{code}:Echo").check_row(row) is None
 
 
 def test_user_environment_gets_its_options_and_answers(code):

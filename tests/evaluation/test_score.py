@@ -79,6 +79,25 @@ def test_gold_wins_over_answer(tmp_path):
     assert scored(path)[1][0]["reward"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("number", "answer"),
+    [
+        ("1e22", "1" + "0" * 22),
+        ("1e-7", "0.0000001"),
+        ("12345678901234567890.5", "12345678901234567890.5"),
+        ("0.30000000000000000001", "0.30000000000000000001"),
+    ],
+)
+@pytest.mark.parametrize("field", ["gold", "answer"])
+def test_a_number_as_reference_is_the_one_that_is_written(tmp_path, field, number, answer):
+    path, shorter = tmp_path / "a.jsonl", answer[:-1]
+    lines = [
+        f'{{"response": "\\\\boxed{{{said}}}", "{field}": {number}}}' for said in (answer, shorter)
+    ]
+    path.write_text("\n".join(lines))
+    assert [row["reward"] for row in scored(path)[1]] == [1.0, 0.0]
+
+
 def test_blank_lines_crlf_and_byte_order_mark(tmp_path):
     path = tmp_path / "a.jsonl"
     line = b'{"response": "\\\\boxed{3}", "gold": "3"}'
@@ -96,6 +115,7 @@ def test_blank_lines_crlf_and_byte_order_mark(tmp_path):
         (b'{"response": "3"}', '"gold"'),
         (b'{"response": "3", "gold": null}', "gold=null"),
         (b'{"response": "3", "gold": true}', "gold=true"),
+        (b'{"response": "3", "gold": 1e-500}', "1e-500"),
         (b'{"response": "\xff", "gold": "3"}', "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b'{"response": "3", "gold": NaN}', "NaN"),

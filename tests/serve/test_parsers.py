@@ -69,6 +69,11 @@ def test_a_whole_hermes_call_needs_no_end_tag() -> None:
         '{"name": "g"}',
         '{"name": 5, "arguments": {}}',
         '{"name": "g", "arguments": "{}"}',
+        '{"name": "g", "arguments": {"x": NaN}}',
+        '{"name": "g", "arguments": {"x": 1e999}}',
+        '{"name": "g", "arguments": {"x": "\\ud800"}}',
+        '{"name": "\\udc00", "arguments": {}}',
+        '{"name": "g", "arguments": {"x": 1, "x": 2}}',
         "[1]",
         "",
         "[" * 50_000,
@@ -108,6 +113,8 @@ def test_values_get_the_types_that_the_tool_names() -> None:
 
 def test_a_value_of_another_type_stays_text() -> None:
     wrong = {"i": "twelve", "b": "yes", "o": "[1]", "n": "NaN", "a": "{"}
+    assert arguments(coder("f", **wrong)) == wrong
+    wrong = {"n": "1e999", "o": '{"x": -Infinity}', "a": '["\\ud800"]'}
     assert arguments(coder("f", **wrong)) == wrong
     assert arguments(coder("f", i="true")) == {"i": "true"}
     assert arguments(coder("f", i="1.5")) == {"i": "1.5"}

@@ -18,7 +18,8 @@ from rlrun.env.answers.nodes import Constant, Node, Number, Symbol, Unreadable
 from rlrun.env.answers.parser import parse
 
 _DIGITS = 40
-_SHORT_FRACTION = re.compile(r"\\frac\s*(\d)\s*(\d)")
+_SHORT_PART = r"\s*(?:\{([^{}]*)\}|([0-9A-Za-z]|\\[a-z]+))"
+_SHORT_FRACTION = re.compile(rf"\\frac{_SHORT_PART}{_SHORT_PART}")
 _CONSTANTS = {"pi": sympy.pi, "e": sympy.E, "i": sympy.I, "oo": sympy.oo}
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": sympy.Add,
@@ -57,6 +58,12 @@ def _converted(node: Node) -> Any:
     return _FUNCTIONS[node.name](*(_converted(arg) for arg in node.args))
 
 
+def _braced(fraction: re.Match[str]) -> str:
+    r"""``\frac1n`` with the braces without which sympy's parser reads something else."""
+    top, short_top, bottom, short_bottom = fraction.groups()
+    return f"\\frac{{{top or short_top}}}{{{bottom or short_bottom}}}"
+
+
 def _parsed(latex: str) -> Any:
     """The value of a LaTeX expression, or None if neither parser takes it."""
     try:
@@ -64,7 +71,7 @@ def _parsed(latex: str) -> Any:
     except Unreadable:
         pass  # The other parser may take it.
     try:
-        parsed = latex2sympy(_SHORT_FRACTION.sub(r"\\frac{\1}{\2}", latex))
+        parsed = latex2sympy(_SHORT_FRACTION.sub(_braced, latex))
         return parsed.doit() if isinstance(parsed, sympy.Basic | sympy.MatrixBase) else None
     except MemoryError:
         raise

@@ -112,9 +112,26 @@ _SPELLING = {
     "dots": "ldots",
     "cdots": "ldots",
     "dotsc": "ldots",
+    "bigcup": "cup",
+    "bigcap": "cap",
+    "overrightarrow": "vec",
+    "tg": "tan",
+    "ctg": "cot",
+    "cotg": "cot",
+    "arctg": "arctan",
+    "arcctg": "arccot",
+    "cosec": "csc",
 }
 _COMMAND = re.compile(r"\\([a-zA-Z]+)")
-_BOLD_SET = re.compile(r"\\mathbf\s*\{\s*([RZ])\s*\}")
+_NAMED_FUNCTION = re.compile(
+    r"\\(?:operatorname\*?|mathrm|text)\s*\{\s*(arcc?tg|c?tg|cotg|cosec)\s*\}"
+)
+_SET_NAME = re.compile(r"\\(?:mathbf\s*(?:\{\s*([RZ])\s*\}|([RZ])\b)|mathbb\s*([A-Z])\b)")
+_SPELLED_UNION = re.compile(
+    r"([(\[][^()\[\]]*,[^()\[\]]*[)\]])\s*(?:\\(?:text|mathrm)\s*\{\s*U\s*\}|U)\s*"
+    r"(?=[(\[][^()\[\]]*,)"
+)
+"""An interval, and behind it a letter that stands for the sign of a union."""
 _BARE = {"lbrack": "[", "rbrack": "]", "lparen": "(", "rparen": ")", "colon": ":"}
 _BARE |= dict.fromkeys(("vert", "lvert", "rvert", "mid"), "|")
 _BARE |= dict.fromkeys(("degree", "textdegree"), "^\\circ ")
@@ -127,6 +144,12 @@ _BRACED_SIGN = re.compile(r"\{\s*([-+])\s*\}")
 _LETTER_DEGREE = re.compile(r"(?<=\d)\s*\^\s*(?:\{\s*o\s*\}|o(?![a-zA-Z]))")
 _DISPLAY = r"(?:aligned|align|alignedat|gathered|gather|split|equation|cases)\*?"
 _DISPLAYED = re.compile(rf"\\begin\{{({_DISPLAY})\}}(.*)\\end\{{\1\}}", re.DOTALL)
+_SYSTEM = re.compile(
+    r"\\left\s*\\\{\s*\\begin\{(array|aligned|matrix|gathered)\}(?:\s*\{[lcr| ]+\})?(.*)"
+    r"\\end\{\1\}\s*\\right\s*\.",
+    re.DOTALL,
+)
+"""What ``cases`` looks like where it is put together by hand."""
 _ROW_END = re.compile(r"\\\\(?:\s*\[[^\]]*\])?")
 _TEXT = r"\\(?:text|textrm|mathrm|mbox|textbf)\s*"
 _ORDINAL = re.compile(
@@ -201,6 +224,10 @@ def _combinations(match: re.Match[str]) -> str:
     return f"{before}\\binom{{{larger}}}{{{smaller}}}"
 
 
+def _set_name(match: re.Match[str]) -> str:
+    return f"\\mathbb{{{match[1] or match[2] or match[3]}}}"
+
+
 def _strip_decoration(text: str) -> str:
     """Without bold marks, quotes and closing punctuation around the whole."""
     previous = ""
@@ -241,13 +268,14 @@ def clean(text: str) -> str:
     if not text.isascii():
         text = _to_ascii(text)
     if "\\begin" in text:
-        text = _displayed(text)
+        text = _displayed(_SYSTEM.sub(r"\\begin{cases}\2\\end{cases}", text))
     if "\\" in text:
         text = _NULL_DELIMITER.sub("", text)
         text = _BRACED_COMMA.sub(",", _GROUPED.sub("", text))
         text = _LABEL.sub("", _PHANTOM.sub("", _COLOUR.sub("", text)))
         text = _SIZES.sub("", text)
-        text = _BOLD_SET.sub(r"\\mathbb{\1}", _COMMAND.sub(_spell, text))
+        text = _COMMAND.sub(_spell, _NAMED_FUNCTION.sub(r"\\\1 ", text))
+        text = _SET_NAME.sub(_set_name, text)
         text = _UNIT_FRACTION.sub(r"\\text{ \1/\2}\3", text)
         text = _PRIMES.sub(lambda m: "'" * max((m.group(1) or "").count("p"), 1), text)
         text = _NOT_EQUAL.sub(r"\\ne ", text)
@@ -259,6 +287,8 @@ def clean(text: str) -> str:
     text = _DELIMITERS.sub(" ", text)
     text = _EMPTY_GROUP.sub(" ", text)
     text = _BRACED_SIGN.sub(r"\1", text)
+    if "U" in text:
+        text = _SPELLED_UNION.sub(r"\1 \\cup ", text)
     text = _LETTER_DEGREE.sub(r"^\\circ ", text)
     text = _SPACES.sub(" ", text)
     text = _MINUTES.sub(r"(\1+\2/60+0\3/3600)^\\circ ", text)

@@ -35,7 +35,7 @@ _FBOX = re.compile(r"\\fbox(?![a-zA-Z])\s*")
 _BARE_BOX = re.compile(r"[^\s$,;{}\\]+|\\[a-zA-Z]+(?:\{[^{}]*\})*")
 _PHRASE = re.compile(
     r"(?:\b(?:answer|result|correct (?:option|choice))|答案) ?(?:\*\*|__)? ?"
-    r"(?:is|=|:|：|是|为|(?:should|would|must|will) be) ?(?:\*\*|__)? ?:?"
+    r"(?:is|equals|=|:|：|是|为|(?:should|would|must|will) be) ?(?:\*\*|__)? ?:?"
     r"(?: ?(?:therefore|thus|hence|then|simply|just|indeed)\b,?)?|"
     r"\bfinal answer ?(?:\*\*|__)? ?\n|####",
     re.IGNORECASE,

@@ -66,7 +66,10 @@ _DIGITS = r"(?:\d+(?:\.\d*)?|\.\d+)"
 _NUMBER = re.compile(_DIGITS)
 _COMMAS = re.compile(r"[1-9]\d{0,2}(?:,\d{3})+(?!\d)(?:\.\d+)?")
 _BLANKS = re.compile(r"[1-9]\d{0,2}(?: \d{3})+(?![\d/])(?:\.\d+)?")
-_REPEAT = re.compile(r"\s*(?:\\overline|\\bar|\\dot)\s*(?:\{(\d+)\}|(\d))")
+_REPEAT = re.compile(
+    r"\s*(?:\\dot\s*\{?(\d)\}?\s*(\d*)\s*\\dot\s*\{?(\d)\}?|"
+    r"(?:\\overline|\\bar|\\dot)\s*(?:\{(\d+)\}|(\d)))"
+)
 _ELLIPSIS = re.compile(r"\s*(?:\\ldots|\.\.\.)")
 _REPEAT_PARENS = re.compile(r"\((\d+)\)")
 _EXPONENT = re.compile(r"[eE]([+-]?\d{1,6})(?![\w.])")
@@ -237,7 +240,7 @@ class _Lexer:
                 repeat = _REPEAT_PARENS.match(self.text, self.at)
             if repeat:
                 self.at = repeat.end()
-                return repeating(digits, next(g for g in repeat.groups() if g))
+                return repeating(digits, "".join(filter(None, repeat.groups())))
             if ellipsis := _ELLIPSIS.match(self.text, self.at):
                 self.at = ellipsis.end()
                 same = re.search(r"(\d)\1\1$|(\d{2,12})\2$", digits)

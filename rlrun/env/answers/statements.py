@@ -36,7 +36,7 @@ _MAX_ITEMS = 100
 _LOGIC = frozenset({"\\wedge", "\\vee"})
 _SEPARATORS = frozenset({",", ";", "and", "or", "&"}) | _LOGIC
 _EITHER = frozenset({"or", "\\vee"})
-_UNION = frozenset({"\\cup"})
+_UNION, _INTERSECTION = frozenset({"\\cup"}), frozenset({"\\cap"})
 _POSITIVE = ("^+", "^{+}", "_+", "_{+}", "_{>0}")
 _ABOUT = frozenset({"about", "approximately", "approx", "around", "exactly"})
 _WHOLE = tuple(Symbol(f"mathbb({letter})") for letter in "ZNQ")
@@ -175,6 +175,9 @@ def _read_part(tokens: list[Token]) -> Answer:
         return read_relation(sides, signs, _read_part)
     if len(parts) > 1:
         return _union([_read_part(part) for part in parts])
+    both, caps = split_top(tokens, _INTERSECTION)
+    if caps:
+        return _intersection([as_region(_read_part(part)) for part in both])
     whole, less = split_top(tokens, frozenset({"\\setminus"}))
     if len(less) == 1:
         return _without(as_region(_read_part(whole[0])), whole[1])
@@ -198,6 +201,15 @@ def _union(parts: list[Answer]) -> Answer:
         result = region if result is None else regions.union(result, region)
     if result is None:
         raise Unreadable("an empty union")
+    return result
+
+
+def _intersection(parts: list[Region | None]) -> Region:
+    result = parts[0]
+    for part in parts[1:]:
+        result = regions.intersection(result, part) if result and part else None
+    if result is None:
+        raise Unreadable("an intersection of things that are no sets with rational ends")
     return result
 
 
