@@ -179,9 +179,9 @@ class Trial:
         self.did = self.kind.inject(self)
         self.look()
         self.code = command.wait(self.limit_s)
-        if not self.did:
+        if not self.did and self.code == 0:
             self.wrong.append(TOO_LATE)
-        if self.code not in self.kind.codes:
+        elif self.code not in self.kind.codes:
             self.wrong.append(f"it ended with {self.code}, not {self.kind.codes}")
         self._check_text(command, self.code)
         if self.code > 0:
@@ -315,6 +315,8 @@ def _damage(trial: Trial) -> str:
         return ""
     trial.look()
     trial.victim.command.kill()
+    if trial.victim.command.wait(trial.limit_s) != -signal.SIGKILL:
+        return ""
     return f"killed; {faults.damage(saved_folders(trial.run_dir)[-1], trial.rng)}"
 
 

@@ -92,8 +92,11 @@ class _Child:
         except (_Gone, TimeoutError) as problem:
             self.kill()
             stderr = self.process.stderr
-            told = stderr.read()[-500:].decode(errors="replace").strip() if stderr else ""
-            raise ChildrenDown(f"a verifier child did not start: {problem}. {told}") from problem
+            told = stderr.read().decode(errors="replace").strip() if stderr else ""
+            logger.info("what a verifier child wrote before it ended: %s", told)
+            # A stack belongs into the log; its last line names the error.
+            why = told.splitlines()[-1][-500:] if told else ""
+            raise ChildrenDown(f"a verifier child did not start: {problem}. {why}") from problem
 
     def ask(self, job: Mapping[str, str], wall_s: float) -> Mapping[str, object]:
         """The reply to a job.
