@@ -70,7 +70,7 @@ def test_generation_and_learning_overlap_within_the_age_bound(async_run: Path) -
     beside = busy - sum(line["perf/exposed_generation_s"] for line in lines)
     learning = sum(line["perf/logprobs_s"] + line["perf/update_s"] for line in lines)
     # Whichever of the two is the slower one on this machine goes on alone for a part of its time.
-    assert beside > 0.2 * min(busy, learning)
+    assert beside > 0.5 * min(busy, learning)
 
 
 def test_running_generations_go_on_with_new_weights(tmp_path: Path) -> None:
