@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from tests.generation.vllm_session import VLLMSession
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # And Ray's actors, which it starts with the lowest priority, would wait for the other test.
 os.environ.setdefault("RAY_worker_niceness", "0")
-# How long an example takes says nothing on a machine that does other things as well.
-settings.register_profile("unhurried", deadline=None)
+# How long an example takes, or is drawn, says nothing on a machine that does other things as well.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -39,7 +39,7 @@ class Command:
     err: str
 
 
-def rlrun(*arguments: str, cwd: Path | None = None, timeout: float = 240) -> Command:
+def rlrun(*arguments: str, cwd: Path | None = None, timeout: float = 500) -> Command:
     """Runs the command line in a process of its own, as a user does."""
     done = subprocess.run(
         [sys.executable, "-m", "rlrun", *arguments],
@@ -94,8 +94,7 @@ ONE_WORKER: dict[tuple[str, ...], tuple[str, ...]] = {
     ("vllm",): ("generation/test_vllm.py", "refit/test_refit.py"),
 }
 """Files by the fixtures of the session that they share: two workers would each start a cluster, a
-dozen servers or an engine. Tests of Ray and of Gym also count all processes of Ray that there are,
-and one worker's would see the other's."""
+dozen servers or an engine."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -288,7 +288,7 @@ def broken(response, answer):
     return {"reward": None}
 
 def slow(response, answer):
-    time.sleep(0.5)
+    time.sleep(30)
     return 1.0
 """
 

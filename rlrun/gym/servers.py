@@ -18,7 +18,7 @@ from typing import Any
 
 from rlrun.env.gym_client import GymClient
 from rlrun.errors import EnvironmentDown
-from rlrun.gym.plan import Plan, resolve_for_ray
+from rlrun.gym.plan import Plan, Server, resolve_for_ray
 
 log = logging.getLogger(__name__)
 
@@ -94,20 +94,12 @@ class Servers:
         jobs = []
         for server in plan.servers:
             place = plan.site / server.kind / server.implementation
-            environment = {
-                **os.environ,
-                "NEMO_GYM_CONFIG_DICT": plan.config,
-                "NEMO_GYM_CONFIG_PATH": server.name,
-                "PYTHONPATH": f"{place}{os.pathsep}{plan.site}",
-                # Ray's dashboard agents and usage reports are not wanted here.
-                "RAY_USAGE_STATS_ENABLED": "0",
-            }
             jobs.append(
                 {
                     "name": server.name,
                     "argv": [str(plan.python), server.entrypoint],
                     "cwd": str(place),
-                    "env": environment,
+                    "env": variables_of(server, plan, place),
                     "log": str(self._log(server.name)),
                 }
             )
@@ -206,3 +198,18 @@ class Servers:
             log.warning("the supervisor of the Gym servers does not end; it is killed")
             supervisor.kill()
             await supervisor.wait()
+
+
+def variables_of(server: Server, plan: Plan, place: Path) -> dict[str, str]:
+    """The environment variables that a server is started with, in the folder of its program."""
+    return {
+        **os.environ,
+        "NEMO_GYM_CONFIG_DICT": plan.config,
+        "NEMO_GYM_CONFIG_PATH": server.name,
+        "PYTHONPATH": f"{place}{os.pathsep}{plan.site}",
+        # Ray's dashboard agents and usage reports are not wanted here.
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # A server that its configuration names no cluster starts one of its own. Otherwise Ray
+        # would take any that is on this machine, of another run or another version.
+        "RAY_ADDRESS": "local",
+    }

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
@@ -105,12 +106,10 @@ def request(max_new_tokens: int = 8, seed: int = 0) -> GenerationRequest:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline = threading.Event()
-    for _ in range(1200):
-        if condition():
-            return
-        deadline.wait(0.1)
-    raise AssertionError("it did not come within two minutes")
+    deadline = time.monotonic() + 500
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def all_scores(loop: Loop, generator: RayGenerator, ids: tuple[int, ...]) -> list[list[float]]:
@@ -180,7 +179,7 @@ def test_a_cancelled_call_says_how_many_tokens_it_had(generator: RayGenerator, l
         raise AssertionError("the call was answered")
 
     # How long the first token takes depends on the machine.
-    waits = (1.0, 2.0, 4.0, 8.0)
+    waits = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
     assert any(loop.run(cancelled_after(seconds)) > 0 for seconds in waits)
     assert [engine.load for engine in generator.pool.engines] == [0, 0]
 
@@ -237,7 +236,8 @@ def test_an_engine_that_hangs_is_killed_and_comes_back(
     until(lambda: first.load > 0)
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(ray_liveness, "ASK_EVERY_S", 0.5)
-    monkeypatch.setattr(ray_liveness, "PATIENCE", 2)
+    # The other engine is looked after as well.
+    monkeypatch.setattr(ray_liveness, "PATIENCE", 20)
     loop.run(generator.pool._watch(first, actor))
     monkeypatch.undo()
     with pytest.raises(GenerationError, match="engine 0 of 2: its process hung and was killed"):

@@ -27,7 +27,7 @@ from tests.cluster.conftest import SPREAD
 from tests.e2e.forked import Started
 from tests.e2e.forked import forked as rlrun
 from tests.e2e.test_resume import start, wait_for_step
-from tests.env.gym_real import CODE_GEN, DOUBLE, DOUBLED, need_gym, ray_processes
+from tests.env.gym_real import CODE_GEN, DOUBLE, DOUBLED, MARK, need_gym, ray_processes
 from tests.learner.mixtures import qwen3_moe, saved
 
 pytestmark = pytest.mark.timeout(900)
@@ -60,7 +60,7 @@ def pids(run_dir: Path, name: str) -> list[int]:
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
@@ -144,16 +144,22 @@ def test_ray_of_this_machine_asks_for_a_token_and_ends_with_the_run(tmp_path: Pa
     process = start(run_dir, "cluster=ray", "grpo=async", "grpo.max_num_steps=1000")
     wait_for_step(run_dir, 2, process)
     started = descendants(process.pid)
-    names = " ".join(Path(f"/proc/{pid}/cmdline").read_text() for pid in started)
-    assert "raylet" in names
-    assert "gcs_server" in names
-    (gcs,) = [pid for pid in started if "gcs_server" in Path(f"/proc/{pid}/cmdline").read_text()]
+    assert any("raylet" in command_of(pid) for pid in started)
+    (gcs,) = [pid for pid in started if "gcs_server" in command_of(pid)]
     assert b"RAY_AUTH_MODE=token\0" in Path(f"/proc/{gcs}/environ").read_bytes()
     assert stat.S_IMODE((Path.home() / ".ray" / "auth_token").stat().st_mode) == 0o600
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 143, out
     wait_until_gone(started)
+
+
+def command_of(pid: int) -> str:
+    """Of a process that may have ended since it was found."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 def descendants(pid: int) -> list[int]:
@@ -164,7 +170,7 @@ def descendants(pid: int) -> list[int]:
             parents[int(folder.name)] = int(
                 (folder / "stat").read_text().rpartition(")")[2].split()[1]
             )
-        except (FileNotFoundError, ProcessLookupError):
+        except OSError:
             continue
     found, new = [], [pid]
     while new:
@@ -174,11 +180,11 @@ def descendants(pid: int) -> list[int]:
 
 
 def test_servers_of_gym_that_use_ray_join_the_cluster_of_the_run(
-    ray_address: str, tmp_path: Path
+    ray_address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a run opens its environment, and with what it tells it."""
     need_gym()
-    before = ray_processes()
+    monkeypatch.setenv(MARK, str(tmp_path))
     settings = load_section("env", list(CODE_GEN))
     environment = settings.start()
     assert isinstance(environment, GymEnvironment)
@@ -189,7 +195,7 @@ def test_servers_of_gym_that_use_ray_join_the_cluster_of_the_run(
         await environment.open(policy)
         try:
             steps = await asyncio.gather(*(environment.step(answered(text)) for text in DOUBLED))
-            assert ray_processes() == before
+            assert not ray_processes(tmp_path)
             return [step.reward for step in steps]
         finally:
             await environment.close()

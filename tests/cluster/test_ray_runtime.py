@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import ray
 from ray.util import get_placement_group
@@ -10,7 +12,7 @@ from ray.util.placement_group import placement_group, remove_placement_group
 
 from rlrun.cluster.ray_runtime import Runtime, _environment
 from rlrun.errors import ConfigError, EnvironmentDown
-from tests.cluster.conftest import ray_config, settings
+from tests.cluster.conftest import CPUS, ray_config, settings
 from tests.factories import config
 
 
@@ -22,7 +24,9 @@ def test_a_cluster_that_is_too_small_is_refused(ray_address: str) -> None:
 
 def test_places_that_others_have_are_an_error_and_no_wait_without_end(ray_address: str) -> None:
     ray.init(address=ray_address, namespace="others", log_to_driver=False)
-    assert placement_group([{"CPU": 3}], name="taken", lifetime="detached").wait(30)
+    wait_for_free_cpus(2 * CPUS)  # those of the test before have been given back
+    assert placement_group([{"CPU": CPUS}], name="taken", lifetime="detached").wait(300)
+    wait_for_free_cpus(CPUS)
     ray.shutdown()
     try:
         with pytest.raises(EnvironmentDown, match="of the whole cluster 3 CPUs"):
@@ -32,6 +36,14 @@ def test_places_that_others_have_are_an_error_and_no_wait_without_end(ray_addres
         ray.init(address=ray_address, namespace="others", log_to_driver=False)
         remove_placement_group(get_placement_group("taken"))
         ray.shutdown()
+
+
+def wait_for_free_cpus(count: int) -> None:
+    """Ray tells of what was taken and given back after a while."""
+    deadline = time.monotonic() + 300
+    while ray.available_resources().get("CPU", 0) != count:
+        assert time.monotonic() < deadline, ray.available_resources()
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("nowhere", ["127.0.0.1:1", "no-such-host.invalid:6379"])

@@ -90,7 +90,9 @@ def recipes(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(tree=recipes())
 def test_the_written_run_loads_to_an_equal_one(recipe: Recipe, tree: dict[str, Any]) -> None:

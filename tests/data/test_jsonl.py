@@ -16,7 +16,9 @@ text = st.text(min_size=1).filter(lambda value: value.strip())
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
+    max_examples=60,
 )
 @given(
     rows=st.lists(st.tuples(text, text, st.sampled_from([b"\n", b"\r\n", b"\n\n \t\r\n"]))),

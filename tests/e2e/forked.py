@@ -14,10 +14,12 @@ import multiprocessing.forkserver
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from tests.conftest import Command, environment
+from tests.e2e import held
 from tests.e2e.standby import stand_by
 
 PRELOAD = [
@@ -30,7 +32,7 @@ FORKS = multiprocessing.get_context("forkserver")
 
 
 def forked(
-    *arguments: str, cwd: Path | None = None, timeout: float = 240, own_python: bool = False
+    *arguments: str, cwd: Path | None = None, timeout: float = 500, own_python: bool = False
 ) -> Command:
     """What ``rlrun`` with these arguments does.
 
@@ -54,14 +56,19 @@ def forked(
 
 
 class Started:
-    """A command that runs, with what the tests use of subprocess.Popen; arguments as above."""
+    """A command that runs, with what the tests use of subprocess.Popen; arguments as above.
 
-    def __init__(self, *arguments: str, own_python: bool = False) -> None:
+    A run waits after each of the steps ``held_after``, within the next one, until ``go_on``.
+    """
+
+    def __init__(
+        self, *arguments: str, own_python: bool = False, held_after: Sequence[int] = ()
+    ) -> None:
         start_server()
         self._folder = tempfile.TemporaryDirectory()
         self._out = Path(self._folder.name) / "out"
         self._out.touch()
-        given = (arguments, Path.cwd(), self._out, self._out, own_python)
+        given = (arguments, Path.cwd(), self._out, self._out, own_python, held_after)
         self._process = FORKS.Process(target=_command, args=given)
         self._process.start()
 
@@ -76,6 +83,14 @@ class Started:
 
     def poll(self) -> int | None:
         return self._process.exitcode
+
+    def is_held(self, step: int) -> bool:
+        """Whether it waits after a step, or has done so."""
+        return held.held(Path(self._folder.name), step).exists()
+
+    def go_on(self, step: int) -> None:
+        """Lets it do what comes after the step."""
+        held.go_on(Path(self._folder.name), step).touch()
 
     def output(self) -> str:
         """What it has written so far, to standard output and error."""
@@ -104,7 +119,14 @@ def start_server() -> None:
         os.environ["PYTHONPATH"] = before
 
 
-def _command(arguments: tuple[str, ...], cwd: Path, out: Path, err: Path, own_python: bool) -> None:
+def _command(
+    arguments: tuple[str, ...],
+    cwd: Path,
+    out: Path,
+    err: Path,
+    own_python: bool,
+    held_after: Sequence[int] = (),
+) -> None:
     """Runs in the child."""
     for path, number in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), number)
@@ -115,6 +137,8 @@ def _command(arguments: tuple[str, ...], cwd: Path, out: Path, err: Path, own_py
         os.fsync = os.fstat  # type: ignore[assignment]  # which refuses what is not open, too
         if arguments[0] in ("train", "resume"):
             stand_by()
+    if held_after:
+        held.hold_after(held_after, out.parent)
     sys.argv = ["rlrun", *arguments]
     from rlrun.cli import main
 

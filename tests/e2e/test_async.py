@@ -67,23 +67,30 @@ def test_generation_and_learning_overlap_within_the_age_bound(async_run: Path) -
     assert max(line["age/max"] for line in lines) == max(found)
     # Rollouts run while the learner trains: the generator is busy for longer than it is waited for.
     busy = sum(line["perf/generation_s"] for line in lines)
-    assert busy > 1.2 * sum(line["perf/exposed_generation_s"] for line in lines)
+    beside = busy - sum(line["perf/exposed_generation_s"] for line in lines)
+    learning = sum(line["perf/logprobs_s"] + line["perf/update_s"] for line in lines)
+    # Whichever of the two is the slower one on this machine goes on alone for a part of its time.
+    assert beside > 0.5 * min(busy, learning)
 
 
 def test_running_generations_go_on_with_new_weights(tmp_path: Path) -> None:
-    """Where generating a batch takes several times as long as learning from one."""
-    model, run_dir = tmp_path / "model", tmp_path / "run"
-    write_endless_model(model)
-    done = rlrun(
-        *("train", *SMALL, ASYNC, f"run_dir={run_dir}", f"policy.model={model}"),
-        *("grpo.num_prompts_per_step=1", "grpo.num_generations_per_prompt=2"),
-        *("policy.max_total_sequence_length=400", "generation.max_new_tokens=360"),
-    )
+    run_dir = tmp_path / "run"
+    done = rlrun("train", *SMALL, *long_answers(tmp_path), f"run_dir={run_dir}")
     assert done.code == 0, done.err
     spans = [[version for version, _, _ in line["weight_versions"]] for line in trained(run_dir)]
     assert len(spans) == 16
     assert sum(len(set(versions)) > 1 for versions in spans) >= 4
     assert all(versions == sorted(versions) for versions in spans)
+
+
+def long_answers(folder: Path) -> tuple[str, ...]:
+    """Flags with which generating a batch takes several times as long as learning from one."""
+    write_endless_model(folder / "model")
+    return (
+        *(ASYNC, f"policy.model={folder / 'model'}"),
+        *("grpo.num_prompts_per_step=1", "grpo.num_generations_per_prompt=2"),
+        *("policy.max_total_sequence_length=400", "generation.max_new_tokens=360"),
+    )
 
 
 def write_endless_model(folder: Path) -> None:
@@ -191,14 +198,22 @@ def generator_pid(parent: int) -> int | None:
     return None
 
 
+def is_alive(pid: int) -> bool:
+    """One that has ended may wait to be told to whoever took its parent's place."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
 def test_a_generator_that_dies_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    process = start(run_dir, ASYNC, own_python=True)
+    process = start(run_dir, *long_answers(tmp_path), own_python=True)
     wait_for_step(run_dir, 2, process)
     pid = generator_pid(process.pid)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 0, out
     assert "ended with signal 9" in (run_dir / "log.txt").read_text()
     assert len(read_metrics(run_dir / "metrics.jsonl")) == 9
@@ -208,15 +223,16 @@ def test_a_generator_that_dies_is_replaced_and_nothing_is_lost(tmp_path: Path) -
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_generator_outlives_its_run(tmp_path: Path, number: int) -> None:
     run_dir = tmp_path / "run"
-    process = start(run_dir, ASYNC, own_python=True)
+    process = start(run_dir, ASYNC, "grpo.max_num_steps=1000", own_python=True)
     wait_for_step(run_dir, 1, process)
     pid = generator_pid(process.pid)
+    assert pid is not None
     process.send_signal(number)
-    process.communicate(timeout=60)
-    deadline = time.monotonic() + 10
-    while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
+    process.communicate(timeout=300)
+    deadline = time.monotonic() + 120
+    while is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not Path(f"/proc/{pid}").exists()
+    assert not is_alive(pid)
     if number == signal.SIGTERM:
         assert not unanswered(run_dir)
 
@@ -276,14 +292,16 @@ def test_the_checkpoint_holds_finished_groups_and_a_resume_does_not_make_them_ag
     tmp_path: Path,
 ) -> None:
     run_dir = tmp_path / "run"
-    process = start(run_dir, ASYNC, "checkpointing.save_period=1")
+    process = start(run_dir, ASYNC, "checkpointing.save_period=1", "grpo.max_num_steps=1000")
     wait_for_step(run_dir, 5, process)
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
+    assert process.returncode == 143
     status = json.loads((run_dir / "status.json").read_text())
     folder = run_dir / f"checkpoints/step_{status['step']:06d}"
     held = [json.loads(line) for line in (folder / "buffer.jsonl").read_text().splitlines()]
-    done = rlrun("resume", str(run_dir))
+    # Groups of the newest weights are trained at the latest when they are four steps old.
+    done = rlrun("resume", str(run_dir), f"grpo.max_num_steps={status['step'] + 8}")
     assert done.code == 0, done.err
     tokens = {
         (line["group_id"].partition("/")[2], line["sample_index"]): line["token_ids"]

@@ -22,18 +22,25 @@ COMMANDS = command_names()
 BAD = ("+recipe=quickstart", "grpo.num_prompts=3", "++loss.clipp=2", "policy.max_grad_norm=abc")
 
 
-def best_of_three(*arguments: str) -> float:
-    """CPU seconds of the quickest of three runs.
+IMPORTS = "import asyncio, decimal, email.message, http.client, pydoc, unittest.mock"
+USUAL_S = 0.1
+"""CPU seconds that Python takes for them on a machine on which what is promised was measured."""
 
-    They are what a single-threaded command takes on an idle machine; on a busy one, wall time says
-    more of the others.
+
+def usual_seconds(*arguments: str) -> float:
+    """What a command takes on an idle machine of the usual speed: of CPU, the quickest of three.
+
+    On a busy machine, wall time says more of the others; and this one may be slow.
     """
-    times = []
+    times, theirs = [], []
     for _ in range(3):
         before = children_cpu_seconds()
         rlrun(*arguments)
-        times.append(children_cpu_seconds() - before)
-    return min(times)
+        between = children_cpu_seconds()
+        subprocess.run([sys.executable, "-c", IMPORTS], check=True)
+        times.append(between - before)
+        theirs.append(children_cpu_seconds() - between)
+    return min(times) * min(1.0, USUAL_S / min(theirs))
 
 
 def children_cpu_seconds() -> float:
@@ -58,7 +65,7 @@ def imported_by(*arguments: str) -> set[str]:
 
 
 def test_help_comes_in_under_half_a_second() -> None:
-    assert best_of_three("--help") < 0.5
+    assert usual_seconds("--help") < 0.5
 
 
 def test_help_names_every_command() -> None:
@@ -88,7 +95,7 @@ def test_rlrun_alone_shows_what_there_is() -> None:
 
 
 def test_a_bad_configuration_is_refused_in_under_two_seconds() -> None:
-    assert best_of_three("check", *BAD) < 2.0
+    assert usual_seconds("check", *BAD) < 2.0
 
 
 def test_a_bad_configuration_is_refused_before_torch_is_imported() -> None:

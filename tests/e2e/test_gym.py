@@ -8,9 +8,6 @@ import json
 import os
 import re
 import signal
-import socket
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,19 +17,20 @@ from rlrun.audit import audit
 from rlrun.generation.vllm_args import is_installed
 from rlrun.metrics.logs import read_metrics
 from rlrun.run_dir.records import read_trained, read_validation
-from tests.conftest import environment, rlrun
+from tests.conftest import rlrun
 from tests.e2e.counter_policy import SERVER, save_policy, write_rows
 from tests.e2e.forked import Started, forked
-from tests.e2e.test_resume import wait_for_step as wait_for_line
+from tests.e2e.test_resume import wait_for_step, wait_until
 from tests.env.gym_real import AGENTS, VENV, need_gym
+from tests.ports import free_port
 
-pytestmark = pytest.mark.timeout(360)
+pytestmark = pytest.mark.timeout(900)
 
 AGENT = "string_match_simple_agent"
 SMALL = (
     "+recipe=gym_quickstart",
     f"env.venv={VENV}",
-    "env.start_timeout_s=240",
+    "env.start_timeout_s=400",
     "grpo.num_prompts_per_step=8",
     "grpo.num_generations_per_prompt=8",
     "grpo.max_val_samples=32",
@@ -56,7 +54,7 @@ def processes_of(run: Path) -> list[int]:
 
 
 def wait_for_none(run: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while processes_of(run):
         assert time.monotonic() < deadline, f"left behind: {processes_of(run)}"
         time.sleep(0.1)
@@ -66,7 +64,7 @@ def wait_for_none(run: Path) -> None:
 def sync_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     need_gym()
     run = tmp_path_factory.mktemp("gym") / "run"
-    done = rlrun("train", *SMALL, "grpo.max_num_steps=6", f"run_dir={run}", timeout=330)
+    done = rlrun("train", *SMALL, "grpo.max_num_steps=6", f"run_dir={run}", timeout=600)
     assert done.code == 0, done.err
     return run
 
@@ -128,7 +126,7 @@ def test_a_run_lives_and_ends_with_servers_that_somebody_else_runs(tmp_path: Pat
     where = f"{{{AGENT}: {{responses_api_agents: {{simple_agent: {{port: {port}}}}}}}}}"
     serving = Started(
         *("gym", "serve", "+recipe=gym_quickstart", "--run", str(run)),
-        *(f"env.venv={VENV}", "env.start_timeout_s=240", f"env.config_overrides={where}"),
+        *(f"env.venv={VENV}", "env.start_timeout_s=400", f"env.config_overrides={where}"),
     )
     training = Started(
         "train",
@@ -138,13 +136,13 @@ def test_a_run_lives_and_ends_with_servers_that_somebody_else_runs(tmp_path: Pat
         *("checkpointing.metric=null", "grpo.max_num_steps=1000", f"run_dir={run}"),
     )
     try:
-        wait_for_line(run, 2, training)
+        wait_for_step(run, 2, training)
         assert len(processes_of(run)) == 3
         serving.send_signal(signal.SIGTERM)
-        said, _ = serving.communicate(60)
+        said, _ = serving.communicate(300)
         assert serving.returncode == 0, said
         wait_for_none(run)
-        out, _ = training.communicate(200)
+        out, _ = training.communicate(300)
     finally:
         for process in (serving, training):
             if process.poll() is None:
@@ -154,13 +152,6 @@ def test_a_run_lives_and_ends_with_servers_that_somebody_else_runs(tmp_path: Pat
     assert len(errors) == 1 and "no agent works any more" in errors[0]
     # The agent itself may answer once more, while the server behind it is gone.
     assert f"{AGENT}: env_" in errors[0] and f"127.0.0.1:{port}" in errors[0]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 # --- tools, in-flight refits, and a run that is killed --------------------------------------------
@@ -213,34 +204,20 @@ def check_tool_run(run: Path, steps: int) -> None:
     assert audit(run).ok
 
 
-def start(*flags: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "rlrun", "train", *flags],
-        env=environment(),
-        stdout=subprocess.DEVNULL,
-    )
-
-
-def wait_for_step(run: Path, step: int, process: subprocess.Popen[bytes]) -> None:
-    status = run / "status.json"
-    while not (status.exists() and json.loads(status.read_text())["step"] >= step):
-        assert process.poll() is None, "the run ended before it got there"
-        time.sleep(0.05)
-
-
 def test_a_killed_async_run_leaves_no_server_and_goes_on(
     counter_flags: tuple[str, ...], tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    process = start(*counter_flags, "grpo.max_num_steps=3", f"run_dir={run}")
+    flags = (*counter_flags, "grpo.max_num_steps=3", f"run_dir={run}")
+    process = Started("train", *flags, held_after=[1])
     try:
-        wait_for_step(run, 1, process)
+        wait_until(lambda: process.is_held(1), process)
         assert len(processes_of(run)) == 3
     finally:
-        process.kill()
-        process.wait()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
     wait_for_none(run)
-    done = rlrun("resume", str(run), timeout=330)
+    done = rlrun("resume", str(run), timeout=600)
     assert done.code == 0, done.err
     check_tool_run(run, 3)
     wait_for_none(run)
@@ -264,15 +241,17 @@ def test_the_whole_combination_survives_a_killed_engine(
     small = ("grpo.num_prompts_per_step=4", "grpo.max_num_steps=4")
     aged = ("grpo.max_trajectory_age_steps=2",)
     flags = ("generation=vllm", "cluster=ray", *small, *aged, f"run_dir={run}")
-    process = start(*counter_flags, *flags)
+    process = Started("train", *counter_flags, *flags, held_after=[1])
     try:
-        wait_for_step(run, 1, process)
+        wait_until(lambda: process.is_held(1), process)
         (victim,) = engines_of(run)
         os.kill(victim, signal.SIGKILL)
-        assert process.wait(300) == 0
+        process.go_on(1)
+        out, _ = process.communicate(600)
     finally:
-        process.kill()
-        process.wait()
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == 0, out
     check_tool_run(run, 4)
     assert len(engines_of(run)) == 2, "another engine took its place"
     wait_for_none(run)

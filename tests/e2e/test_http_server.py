@@ -5,16 +5,15 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
-import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import openai
 
-from tests.conftest import SMALL, environment
-from tests.e2e.forked import forked
+from tests.conftest import SMALL
+from tests.e2e.forked import Started, forked
+from tests.e2e.test_resume import start, wait_until
 
 QUESTION: Any = [{"role": "user", "content": "What is 37 + 45?"}]
 TIMING = ("time", "perf/", "idle/", "refit/seconds")
@@ -26,23 +25,24 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def test_a_run_serves_its_policy_and_trains_as_without(small_run: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    flags = (f"run_dir={run}", "generation.expose_http_server=true")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rlrun", "train", *SMALL, *flags],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    run, steps = tmp_path / "run", range(8)
     address = run / "http_server.json"
-    while not address.exists():
-        assert process.poll() is None, "the run ended before it served"
-        time.sleep(0.05)
+    process = start(run, "generation.expose_http_server=true", held_after=steps)
+    wait_until(address.exists, process)
     assert stat.S_IMODE(address.stat().st_mode) == 0o600
     told = json.loads(address.read_text())
-    versions = ask_to_the_end(process, told)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 0
+    versions = []
+    with openai.OpenAI(
+        base_url=told["base_urls"][0], api_key=told["api_key"], max_retries=0
+    ) as client:
+        for step in steps:
+            # While it trains, and once it waits.
+            versions += ask_until(lambda step=step: process.is_held(step), process, client, told)
+            assert versions[-1] == step
+            process.go_on(step)
+        versions += ask_until(lambda: process.poll() is not None, process, client, told)
+    out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, out
     assert f"HTTP server: {told['base_urls'][0]}" in out
     assert told["api_key"] not in out
     assert not any(
@@ -51,25 +51,28 @@ def test_a_run_serves_its_policy_and_trains_as_without(small_run: Path, tmp_path
         if file.is_file()
     )
     assert not address.exists()
-    assert len(versions) > 3 and versions == sorted(versions) and versions[-1] > versions[0]
+    assert versions == sorted(versions)
     assert metrics(run) == metrics(small_run)
 
 
-def ask_to_the_end(process: subprocess.Popen[str], told: dict[str, Any]) -> list[int]:
-    """Weight versions of the answers that the run gave."""
+def ask_until(
+    true: Callable[[], bool], process: Started, client: openai.OpenAI, told: dict[str, Any]
+) -> list[int]:
+    """Weight versions of the answers that the run gave until something held, and of one more."""
     versions = []
-    with openai.OpenAI(
-        base_url=told["base_urls"][0], api_key=told["api_key"], max_retries=0
-    ) as client:
-        while process.poll() is None:
-            try:
-                answer = client.chat.completions.create(model=told["model"], messages=QUESTION)
-            except (openai.APIConnectionError, openai.InternalServerError):
-                continue
-            extra = answer.choices[0].message.model_extra
-            assert extra is not None
-            (span,) = extra["weight_versions"]
-            versions.append(span[0])
+    last = False
+    while not last:
+        last = true()
+        try:
+            answer = client.chat.completions.create(model=told["model"], messages=QUESTION)
+        except (openai.APIConnectionError, openai.InternalServerError):
+            # The server ends before the run does, and not before the last step.
+            assert process.is_held(7)
+            continue
+        extra = answer.choices[0].message.model_extra
+        assert extra is not None
+        (span,) = extra["weight_versions"]
+        versions.append(span[0])
     return versions
 
 

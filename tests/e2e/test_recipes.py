@@ -41,8 +41,8 @@ def nanov3(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The smoke run of Nemotron 3 Nano, with real servers."""
     need_gym()
     run = tmp_path_factory.mktemp("nanov3") / "run"
-    flags = (f"env.venv={VENV}", f"run_dir={run}", "num_threads=1", "env.start_timeout_s=240")
-    done = forked("train", "+recipe=nanov3", "scale=smoke", *flags, timeout=500)
+    flags = (f"env.venv={VENV}", f"run_dir={run}", "num_threads=1", "env.start_timeout_s=400")
+    done = forked("train", "+recipe=nanov3", "scale=smoke", *flags, timeout=800)
     assert done.code == 0, done.err
     return run
 
@@ -52,7 +52,7 @@ def trained(run: Path) -> list[TrainedLine]:
     return [line for file in sorted((run / "trained").iterdir()) for line in read_trained(file)]
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_the_smoke_run_of_nanov3_reaches_every_environment(nanov3: Path) -> None:
     lines = trained(nanov3)
     by_agent = {
@@ -64,7 +64,7 @@ def test_the_smoke_run_of_nanov3_reaches_every_environment(nanov3: Path) -> None
     assert {line["reward"] for line in lines} == {0.0, 1.0}
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_its_policy_reasons_calls_a_tool_and_is_cut_off(nanov3: Path) -> None:
     lines = trained(nanov3)
     assert any("<tool_response>" in line["response"] for line in lines), "no tool was called"

@@ -37,7 +37,7 @@ STEPS, PROMPTS, SAMPLES = 2, 2, 4
 
 pytestmark = [
     pytest.mark.skipif(not FOLDER.is_dir(), reason="make smollm2 was not run"),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
 ]
 
 
@@ -59,7 +59,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         "policy.train_micro_batch_tokens=256",
         "policy.precision=float32",  # so that records can be checked to three digits
         f"run_dir={path}",
-        timeout=500,
+        timeout=800,
     )
     assert done.code == 0, done.err
     yield path

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def processes_of(run: Path) -> list[int]:
     return found
 
 
-def gone(run: Path, within: float = 20) -> bool:
+def gone(run: Path, within: float = 120) -> bool:
     deadline = time.monotonic() + within
     while processes_of(run) and time.monotonic() < deadline:
         time.sleep(0.2)
@@ -73,26 +74,50 @@ def test_training_on_two_engines_learns_and_its_model_can_be_evaluated(tmp_path:
     assert evaluated.code == 0, evaluated.err
 
 
+STUCK = """
+import pathlib, time
+
+def stuck(response, answer):
+    pathlib.Path({marker!r}).touch()
+    time.sleep(1000)
+"""
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_terminated_run_leaves_no_process_behind(tmp_path: Path, times: int) -> None:
-    run = tmp_path / "run"
-    arguments = [sys.executable, "-m", "rlrun", "train", *RUN, f"run_dir={run}"]
+    run, marker, rewards = tmp_path / "run", tmp_path / "stuck", tmp_path / "rewards.py"
+    rewards.write_text(STUCK.format(marker=str(marker)))
+    # What comes twice comes within one step.
+    stuck = (f"env.reward_function={rewards}:stuck", "env=python", "env.timeout_s=2000")
+    arguments = [sys.executable, "-m", "rlrun", "train", *RUN, *stuck[: 3 * (times - 1)]]
     driver = subprocess.Popen(
-        [*arguments, "grpo.max_num_steps=500"],
+        [*arguments, "grpo.max_num_steps=500", f"run_dir={run}"],
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         process_group=0,
     )
-    deadline = time.monotonic() + 120
-    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert processes_of(run)
-    # A terminal sends Ctrl-C to every process of the group: the engine must live on for the step.
-    for _ in range(times):
+    try:
+        wait_for((marker if times == 2 else run / "metrics.jsonl").exists, driver)
+        assert processes_of(run)
+        # A terminal sends Ctrl-C to every process of the group: the engine must live on for the
+        # step.
         os.killpg(driver.pid, signal.SIGINT)
-        time.sleep(0.05)
-    assert driver.wait(60) == 130
+        if times == 2:
+            log = run / "log.txt"
+            wait_for(lambda: "again to end at once" in log.read_text(), driver)
+            os.killpg(driver.pid, signal.SIGINT)
+        assert driver.wait(300) == 130
+    finally:
+        driver.kill()
+        driver.wait()
     assert gone(run)
     state = json.loads((run / "status.json").read_text())["state"]
     assert state == ("interrupted" if times == 1 else "running")
+
+
+def wait_for(true: Callable[[], bool], driver: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 300
+    while not true():
+        assert driver.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)

@@ -243,7 +243,7 @@ class Running:
     url: str
 
     async def episode(
-        self, mode: str = "good", *, timeout_s: float | None = 20.0, number: int = 0
+        self, mode: str = "good", *, timeout_s: float | None = 200.0, number: int = 0
     ) -> Trajectory:
         """Runs one of the given mode."""
         return await self.environment.run_episode(order(mode, timeout_s=timeout_s, number=number))
@@ -253,7 +253,7 @@ def order(
     mode: str = "good",
     *,
     agent: str = AGENT,
-    timeout_s: float | None = 20.0,
+    timeout_s: float | None = 200.0,
     number: int = 0,
     **params: Any,
 ) -> EpisodeOrder:

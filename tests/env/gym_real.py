@@ -38,7 +38,7 @@ from tests.factories import ROOT, config
 T = TypeVar("T")
 
 VENV = Path(os.environ.get("RLRUN_GYM_VENV", ROOT / ".gym-venv"))
-START_S = 240.0
+START_S = 400.0
 
 AGENTS = {
     "mcqa": "mcqa_simple_agent",
@@ -141,7 +141,7 @@ class RealGym:
         self.environment = environment
         await environment.open(self.server.address(self.folder))
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 90) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout_s: float = 300) -> T:
         """Runs in the loop to the end."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 
@@ -183,7 +183,7 @@ class RealGym:
         self.run(self.environment.close())
         self.run(self.server.close())
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(120)
 
 
 LIMITS: dict[str, Any] = {
@@ -191,7 +191,7 @@ LIMITS: dict[str, Any] = {
     "max_new_tokens": 256,
     "max_total_tokens": 1024,
     "max_turns": 1,
-    "env_timeout_s": 60.0,
+    "env_timeout_s": 200.0,
     "seed": 1,
 }
 
@@ -245,18 +245,23 @@ CODE_GEN = (
     f"env.venv={VENV}",
     "env.config_paths=[resources_servers/code_gen/configs/code_gen.yaml]",
     "env.default_agent=code_gen_simple_agent",
-    "env.control_timeout_s=120",
+    "env.control_timeout_s=400",
     f"env.start_timeout_s={START_S}",
 )
 """A verifier that runs code in tasks of Ray."""
 
 
-def ray_processes() -> set[int]:
-    """Ids of Ray's node processes on this machine."""
+MARK = "RLRUN_TEST_MARK"
+"""A variable that processes inherit, by which a test knows its own among those of all tests."""
+
+
+def ray_processes(mark: object) -> set[int]:
+    """Ids of Ray's node processes that a test has started, by what they have in MARK."""
     found = set()
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if b"raylet" in (folder / "cmdline").read_bytes().split(b"\0")[0]:
+            is_ray = b"raylet" in (folder / "cmdline").read_bytes().split(b"\0")[0]
+            if is_ray and f"{MARK}={mark}\0".encode() in (folder / "environ").read_bytes():
                 found.add(int(folder.name))
         except OSError:
             continue

@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,11 @@ def child_pids():
     return pids
 
 
+def pids_of(children):
+    """Of a pool; a verifier that another test has used may have processes of its own."""
+    return [child.process.pid for child in children._all]
+
+
 def test_no_process_starts_before_it_is_needed():
     before = child_pids()
     verifier = Verifier(1, 5.0, 1024)
@@ -70,7 +76,7 @@ def test_answer_that_takes_for_ever_costs_itself_alone(pool):
     start = time.monotonic()
     reply = children.ask(ENDLESS)
     assert reply.fields is None and "CPU" in reply.limit
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < 120
     assert children.ask(SURD).fields == {"equal": True}
 
 
@@ -84,7 +90,7 @@ def test_answer_that_needs_too_much_memory_costs_itself_alone(pool):
 def test_time_limit_counts_cpu_time_not_waiting(pool):
     children = pool(timeout_s=0.5)
     children.ask(SURD)
-    (pid,) = child_pids()
+    (pid,) = pids_of(children)
     os.kill(pid, signal.SIGSTOP)
     timer = threading.Timer(1.5, os.kill, (pid, signal.SIGCONT))
     timer.start()
@@ -95,7 +101,7 @@ def test_time_limit_counts_cpu_time_not_waiting(pool):
 def test_child_killed_between_jobs_is_replaced(pool):
     children = pool()
     children.ask(SURD)
-    for pid in child_pids():
+    for pid in pids_of(children):
         os.kill(pid, signal.SIGKILL)
     assert children.ask(SURD).fields == {"equal": True}
 
@@ -121,11 +127,11 @@ def kill_when_busy(pid, idle_at):
 def test_job_of_a_child_killed_from_outside_is_done_again(pool):
     children = pool(timeout_s=2.0)
     children.ask(SURD)
-    (pid,) = child_pids()
+    (pid,) = pids_of(children)
     killer = threading.Thread(target=kill_when_busy, args=(pid, cpu_seconds(pid)), daemon=True)
     killer.start()
     reply = children.ask(ENDLESS)
-    killer.join(10)
+    killer.join(120)
     assert not killer.is_alive()
     # The second child was left alone and met the limit: the answer's own fault.
     assert "CPU" in reply.limit
@@ -136,10 +142,11 @@ def test_job_whose_children_are_all_killed_is_a_failure_not_a_wrong_answer():
     verifier.verify("\\boxed{\\sqrt{12}}", "2\\sqrt{3}")
 
     def kill_all():
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not done.is_set() and time.monotonic() < deadline:
             for pid in child_pids():
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended, and was waited for
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
 
     done = threading.Event()
@@ -192,13 +199,13 @@ def test_eight_threads_at_once():
 
 def test_event_loop_goes_on_while_a_child_works():
     async def main():
-        verifier = Verifier(1, 1.0, 1024)
+        verifier = Verifier(1, 2.0, 1024)
         slow = asyncio.create_task(verifier.averify(f"\\boxed{{{ENDLESS['answer']}}}", "5"))
         ticks = 0
         while not slow.done():
             assert (await verifier.averify("\\boxed{3}", "3")).correct
             ticks += 1
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
         verdict = await slow
         verifier.close()
         return verdict, ticks
@@ -219,7 +226,7 @@ def test_closing_ends_children_and_waiting_callers(pool):
         except ChildrenDown as problem:
             outcomes.append(str(problem))
 
-    before = set(child_pids())
+    before = set(pids_of(children))
     waiters = [threading.Thread(target=wait) for _ in range(2)]
     for waiter in waiters:
         waiter.start()
@@ -227,9 +234,9 @@ def test_closing_ends_children_and_waiting_callers(pool):
     children.close()
     children.close()
     for waiter in waiters:
-        waiter.join(10)
+        waiter.join(120)
     assert outcomes == ["the verifier is closed"] * 2
-    assert not before & set(child_pids())
+    assert before and not any(map(is_running, before))
 
 
 def test_children_end_with_a_parent_that_is_killed():
@@ -253,7 +260,7 @@ def test_children_end_with_a_parent_that_is_killed():
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_running(pid)
@@ -277,7 +284,7 @@ def test_keyboard_interrupt_reaches_the_caller():
         [sys.executable, "-c", script],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(root)},
     )
     assert done.stdout == "interrupted\n"

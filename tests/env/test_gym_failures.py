@@ -26,13 +26,14 @@ from rlrun.rollout import Job, RolloutSettings
 from rlrun.rollout.agents import AgentRollout
 from rlrun.types import Failure, FailureKind, Row, Sampling, StopReason
 from tests.env.gym_fakes import AGENT, TURNS, Running, order, running, settings
+from tests.loops import settled, until
 
 T = TypeVar("T")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             return await work
 
     return asyncio.run(bounded())
@@ -236,7 +237,8 @@ def test_no_episode_waits_for_a_connection() -> None:
 def test_a_server_that_never_answers_costs_the_time_limit_once() -> None:
     async def work() -> None:
         async with running() as live:
-            failed = await live.episode("hang", timeout_s=0.2)
+            await live.episode()  # the connection is there
+            failed = await live.episode("hang", timeout_s=2.0)
             assert failed.failure is not None and failed.failure.kind is FailureKind.TIMEOUT
             assert live.agent.asked["hang"] == 1
 
@@ -252,8 +254,7 @@ def test_an_episode_whose_server_ends_fails_at_once_with_the_cause(tmp_path: Pat
             live.environment._directory._servers = servers
             assert (await live.episode()).failure is None
             waiting = asyncio.create_task(live.episode("hang", timeout_s=None))
-            while not live.agent.asked["hang"]:
-                await asyncio.sleep(0.01)
+            await until(lambda: live.agent.asked["hang"] == 1)
             pipe = asyncio.StreamReader()
             pipe.feed_data(b'{"name": "other", "code": 1}\n{"name": "verifier", "code": -9}\n')
             pipe.feed_eof()
@@ -303,7 +304,8 @@ def test_tokens_of_a_failed_episode_are_counted() -> None:
 def test_what_is_being_sampled_when_the_time_is_over_is_counted_too() -> None:
     async def work() -> None:
         async with running() as live:
-            failed = await live.episode("sampling", timeout_s=0.2)
+            await live.episode()  # the connection is there
+            failed = await live.episode("sampling", timeout_s=2.0)
             assert failed.failure is not None and failed.failure.kind is FailureKind.TIMEOUT
             assert (failed.num_sampled, failed.lost_tokens) == (4, 5)
 
@@ -314,9 +316,8 @@ def test_a_cancelled_episode_says_what_was_sampled_for_it() -> None:
     async def work() -> None:
         async with running() as live:
             task = asyncio.create_task(live.episode("sampling", timeout_s=None))
-            while not live.agent.asked["sampling"]:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)
+            await until(lambda: live.agent.asked["sampling"] == 1)
+            await settled()
             task.cancel()
             with pytest.raises(Abandoned) as stopped:
                 await task
@@ -424,24 +425,30 @@ def test_what_is_counted_since_the_run_began_goes_on_over_a_resume() -> None:
     assert after.paused("a", now=0.0) is None
 
 
-def test_a_pause_ends_and_one_success_closes_the_breaker() -> None:
+def test_a_pause_ends_and_one_success_closes_the_breaker(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("rlrun.env.gym_environment.time", clock)
+
     async def work() -> None:
         async with running(
             "env.max_agent_failures=2",
             "env.max_retries=0",
-            "env.agent_pause_s=0.05",
+            "env.agent_pause_s=10",
             names=(AGENT, "other"),
         ) as live:
             await live.environment.run_episode(order(agent="other"))
             for number in range(2):
                 await live.episode("down", number=number)
-            while live.environment.paused(order().prompt) is not None:
-                await asyncio.sleep(0.01)
+            now[0] += 9.0
+            assert live.environment.paused(order().prompt) is not None
+            now[0] += 1.0
+            assert live.environment.paused(order().prompt) is None
             # One more failure opens it again at once.
             await live.episode("down", number=3)
             assert live.environment.paused(order().prompt) is not None
-            while live.environment.paused(order().prompt) is not None:
-                await asyncio.sleep(0.01)
+            now[0] += 10.0
+            assert live.environment.paused(order().prompt) is None
             assert (await live.episode()).reward == 1.0
             await live.episode("down", number=4)
             assert live.environment.paused(order().prompt) is None
@@ -521,9 +528,8 @@ def test_a_cancelled_group_says_what_all_its_samples_had(renderer: Renderer) -> 
         async with running() as live:
             jobs = [Job(order("sampling").prompt, 3)]
             task = asyncio.create_task(rollout(live, renderer).run(jobs))
-            while live.agent.asked["sampling"] < 3:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.05)
+            await until(lambda: live.agent.asked["sampling"] == 3)
+            await settled()
             task.cancel()
             with pytest.raises(Abandoned) as stopped:
                 await task

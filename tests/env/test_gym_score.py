@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from tests.env.gym_real import (
     CODE_GEN,
     DOUBLE,
     DOUBLED,
+    MARK,
     VENV,
     RealGym,
     need_gym,
@@ -53,7 +56,7 @@ def asked(row: dict[str, Any]) -> str:
     return json.dumps([[message.get("role"), message.get("content")] for message in given])
 
 
-@pytest.mark.timeout(360)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("server", REPRODUCED)
 def test_shipped_rollouts_are_scored_as_stored(
     real_gym: RealGym, server: str, tmp_path: Path
@@ -83,19 +86,22 @@ def test_shipped_rollouts_are_scored_as_stored(
     assert sum(same) == REPRODUCED[server]
 
 
-@pytest.mark.timeout(360)
-def test_code_is_run_by_a_server_on_a_ray_of_its_own_that_ends_with_it(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_code_is_run_by_a_server_on_a_ray_of_its_own_that_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     need_gym()
-    before = ray_processes()
+    monkeypatch.setenv(MARK, str(tmp_path))
     rows = [{**DOUBLE, "response": answer} for answer in DOUBLED]
     file = tmp_path / "answers.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = rlrun(
-        "score",
-        str(file),
-        *CODE_GEN,
-        timeout=330,
-    )
+    own: set[int] = set()
+    with ThreadPoolExecutor(1) as thread:
+        scoring = thread.submit(rlrun, "score", str(file), *CODE_GEN, timeout=800)
+        while not scoring.done():
+            own |= ray_processes(tmp_path)
+            time.sleep(0.2)
+    done = scoring.result()
     assert done.code == 0, done.err
     assert [json.loads(line)["reward"] for line in done.out.splitlines()] == [1.0, 0.0]
-    assert ray_processes() <= before
+    assert own and not ray_processes(tmp_path)

@@ -20,7 +20,7 @@ from rlrun.env.gym_environment import GymEnvironment
 from rlrun.types import StopReason, Trajectory
 from tests.env.gym_real import AGENTS, VENV, RealGym, call, row, tool
 
-pytestmark = pytest.mark.timeout(360)
+pytestmark = pytest.mark.timeout(900)
 
 CITY = {"type": "string", "description": ""}
 COUNT = {"type": "integer", "description": ""}

@@ -53,7 +53,7 @@ def test_an_answer_without_a_number_is_a_failure_and_no_reward() -> None:
             environment=None,
             reward_function="rlrun.env.last_number:reward",
             options={},
-            timeout_s=10.0,
+            timeout_s=200.0,
             num_threads=1,
         )
         environment = settings.start()

@@ -183,7 +183,7 @@ def test_reward_function_needs_no_gold_and_sees_the_other_fields(tmp_path):
         environment=None,
         reward_function=f"{code}:f",
         options={},
-        timeout_s=10.0,
+        timeout_s=200.0,
         num_threads=2,
     )
     path = write(tmp_path / "a.jsonl", {"response": "abc", "bonus": 0.5}, {"response": "abc"})

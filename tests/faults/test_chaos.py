@@ -6,9 +6,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.conftest import environment
 from tests.env.gym_real import VENV, need_gym
 from tests.factories import ROOT
+
+pytestmark = pytest.mark.timeout(1500)
 
 
 def chaos(*arguments: str) -> tuple[int, list[str]]:
@@ -31,7 +35,7 @@ def test_a_plan_depends_on_its_seed_alone() -> None:
 
 def test_runs_under_faults_end_as_they_must() -> None:
     """Weights that are NaN were once sampled from again and again, and saved."""
-    code, lines = chaos("--kinds", "NaN weights", "--seeds", "0", "1", "--limit", "400")
+    code, lines = chaos("--kinds", "NaN weights", "--seeds", "0", "1", "--limit", "600")
     assert code == 0, lines
     assert lines[-1] == "2 plans, 2 passed; failed: none"
 
@@ -39,6 +43,8 @@ def test_runs_under_faults_end_as_they_must() -> None:
 def test_a_killed_server_of_gym_ends_the_run_with_its_name() -> None:
     """Its agent once waited for it, and each episode for its time limit; the last one was named."""
     need_gym()
-    code, lines = chaos("--with-engines", "--kinds", "kill server", "--seeds", "6")
+    code, lines = chaos(
+        "--with-engines", "--kinds", "kill server", "--seeds", "6", "--limit", "600"
+    )
     assert code == 0, lines
     assert " ended 4, " in lines[0]

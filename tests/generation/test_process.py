@@ -9,6 +9,7 @@ import signal
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -121,9 +122,10 @@ def generator_processes() -> list[int]:
     """Children of this process that are generators."""
     found = []
     for thread in Path("/proc/self/task").iterdir():
-        for child in (thread / "children").read_text().split():
-            if b"process_child" in Path(f"/proc/{child}/cmdline").read_bytes():
-                found.append(int(child))
+        with suppress(OSError):  # threads and processes come and go meanwhile
+            for child in (thread / "children").read_text().split():
+                if b"process_child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    found.append(int(child))
     return found
 
 

@@ -13,6 +13,7 @@ import pytest
 from rlrun.errors import GenerationError
 from rlrun.generation.together import run_together
 from rlrun.interfaces import Abandoned
+from tests.loops import settled
 
 
 async def returns(tokens: int) -> int:
@@ -59,7 +60,7 @@ def test_a_cancellation_counts_what_all_had() -> None:
         task = asyncio.create_task(
             run_together([returns(1), abandons(10), abandons(100)], lambda tokens: tokens)
         )
-        await asyncio.sleep(0.01)
+        await settled()
         task.cancel()
         with pytest.raises(Abandoned) as caught:
             await task

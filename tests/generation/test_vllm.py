@@ -271,7 +271,7 @@ def test_requests_of_a_lost_engine_go_on_with_the_last_weights_once_these_are_pr
         os.kill(process, signal.SIGKILL)
         return await asyncio.gather(*both, return_exceptions=True)
 
-    completions, lost = vllm.run(lose(), timeout=300)
+    completions, lost = vllm.run(lose(), timeout=500)
     # Text that vLLM would have to look for on both sides of the loss is sampled anew, by others.
     assert isinstance(lost, EngineLost)
     assert lost.tokens > 0 and "engine 0 of 1 is gone" in str(lost) and "vllm.log" in str(lost)

@@ -48,7 +48,7 @@ class VLLMSession:
     loop: asyncio.AbstractEventLoop
     thread: threading.Thread
 
-    def run(self, work: Coroutine[Any, Any, T], timeout: float = 120) -> T:
+    def run(self, work: Coroutine[Any, Any, T], timeout: float = 300) -> T:
         """The result of a coroutine on the engine's loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
 
@@ -73,13 +73,18 @@ class VLLMSession:
 
     async def sampling(self, requests: int) -> None:
         """Waits until so many requests run and each of them has a token."""
-        llm = self.generator.engines[0].llm
-        while True:
-            states = llm.output_processor.request_states.values()
-            counts = [state.detokenizer.num_output_tokens() for state in states]
-            if len(counts) >= requests and all(counts):
-                return
+        while len(counts := self._sampled()) < requests or not all(counts):
             await asyncio.sleep(0.005)
+
+    async def begun(self) -> None:
+        """Waits until one of all requests, which need not run at once, has a token."""
+        while not any(self._sampled()):
+            await asyncio.sleep(0.005)
+
+    def _sampled(self) -> list[int]:
+        """Tokens of each request so far."""
+        states = self.generator.engines[0].llm.output_processor.request_states.values()
+        return [state.detokenizer.num_output_tokens() for state in states]
 
     @contextmanager
     def endless(self) -> Iterator[None]:
@@ -125,7 +130,7 @@ def start(renderer: Renderer, folder: Path) -> VLLMSession:
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    generator = asyncio.run_coroutine_threadsafe(settings.start(inputs), loop).result(200)
+    generator = asyncio.run_coroutine_threadsafe(settings.start(inputs), loop).result(500)
     session = VLLMSession(model, generator, settings, inputs, loop, thread)
     session.refit(0)
     return session

@@ -15,7 +15,7 @@ import pytest
 
 from rlrun.gym import plan, supervisor
 from rlrun.gym.plan import RAY_ADDRESS, Plan, Server, resolve_for_ray
-from rlrun.gym.servers import Servers
+from rlrun.gym.servers import Servers, variables_of
 
 OURS = (metadata.version("ray"), platform.python_version())
 
@@ -42,6 +42,16 @@ def test_a_ray_of_another_version_is_not_joined_and_that_is_said(
     assert (RAY_ADDRESS in asked[-1]) == joins
     assert asked[-1]["a"] == 1
     assert ("start their own" in caplog.text) != joins
+
+
+def test_a_server_that_is_told_no_cluster_takes_none_that_is_on_the_machine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ray itself would, and it may be that of another run."""
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    server = Server("a", "resources_servers", "x", "app.py", "127.0.0.1", 1, None)
+    found = variables_of(server, Plan((server,), "", Path(), Path(), OURS), Path("place"))
+    assert (found["NEMO_GYM_CONFIG_PATH"], found["RAY_ADDRESS"]) == ("a", "local")
 
 
 def test_a_long_log_is_cut_under_the_server_that_writes_it(

@@ -31,7 +31,7 @@ runs:
   grpo-tiny-1n0g-long:
     version: 3
     minutes: 5
-    overrides: [grpo.max_num_steps=STEPS, checkpointing.save_period=1]
+    overrides: [grpo.max_num_steps=5, checkpointing.save_period=1OVERRIDES]
     assertions:
       impossible: {kind: bound, metric: train/reward_mean, statistic: max, at_least: 2}
       audit: {kind: audit}
@@ -48,22 +48,34 @@ sys.exit(3)
 """A command that leaves a process in a session of its own, and takes a while."""
 
 
+GATE = """
+import pathlib, time
+
+def gated(response, answer):
+    metrics, go_on = pathlib.Path({metrics!r}), pathlib.Path({go_on!r})
+    while metrics.exists() and '"step": 2,' in metrics.read_text() and not go_on.exists():
+        time.sleep(0.01)
+    return float(answer in response)
+"""
+"""A reward that lets a run come to its second step and no further, until it may."""
+
+
 def is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
 def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.05)
 
 
 def supervisor(parent: int, seconds: float, pids: Path, naps: float) -> list[str]:
-    limits = [str(parent), str(seconds), "60"]
+    limits = [str(parent), str(seconds), "300"]
     command = [sys.executable, "-c", LEAVES_A_CHILD, str(pids), str(naps)]
     return [sys.executable, "-m", "rlrun.nightly.supervisor", *limits, *command]
 
@@ -73,7 +85,7 @@ def gone(pids: Path) -> bool:
 
 
 def test_nothing_is_left_of_a_command_that_ends_or_is_out_of_time(tmp_path: Path) -> None:
-    for seconds, naps, code in ((60.0, 0.0, 3), (1.0, 600.0, TIMED_OUT)):
+    for seconds, naps, code in ((300.0, 0.0, 3), (1.0, 600.0, TIMED_OUT)):
         pids = tmp_path / str(code)
         command = supervisor(os.getpid(), seconds, pids, naps)
         done = subprocess.run(command, env=environment(), check=False)
@@ -110,11 +122,14 @@ def processes_of(folder: Path) -> list[int]:
 def test_a_killed_nightly_goes_on_and_tells_what_failed(
     write_nightly: WriteNightly, tmp_path: Path
 ) -> None:
-    config = write_nightly(TWO_RUNS.replace("STEPS", "20"))
+    rewards, go_on = tmp_path / "rewards.py", tmp_path / "go_on"
     out = tmp_path / "out"
+    metrics = out / "runs/grpo-tiny-1n0g-long.v3/seed-42/metrics.jsonl"
+    rewards.write_text(GATE.format(metrics=str(metrics), go_on=str(go_on)))
+    gated = ("env=python", f"env.reward_function={rewards}:gated", "env.timeout_s=2000")
+    config = write_nightly(TWO_RUNS.replace("OVERRIDES", "".join(f", '{one}'" for one in gated)))
     options = ("nightly", "--recipes", "own", "--config-dir", str(config), "--out", str(out))
     nightly = Started(*options)
-    metrics = out / "runs/grpo-tiny-1n0g-long.v3/seed-42/metrics.jsonl"
     wait_for(lambda: metrics.exists() and '{"step": 2,' in metrics.read_text(), nightly.output())
     nightly.send_signal(signal.SIGKILL)
     nightly.communicate()
@@ -123,6 +138,7 @@ def test_a_killed_nightly_goes_on_and_tells_what_failed(
         "grpo-tiny-1n0g-short.v1"
     ]
     wait_for(lambda: not processes_of(out), "a process outlived its nightly")
+    go_on.touch()
     again = rlrun(*options)
     assert again.code == 1
     assert "error: nightly of 2: 1 failed: grpo-tiny-1n0g-long.v3" in again.err
@@ -149,7 +165,12 @@ def test_a_run_that_cannot_start_or_has_no_time_is_a_failure_with_its_reason(
 ) -> None:
     text = TWO_RUNS.replace("minutes: 5", "minutes: 5\n    overrides: [policy.model=no/such]", 1)
     text = text.replace("version: 3\n    minutes: 5", "version: 3\n    minutes: 0.01")
-    options = ("--recipes", "own", "--config-dir", str(write_nightly(text.replace("STEPS", "20"))))
+    options = (
+        "--recipes",
+        "own",
+        "--config-dir",
+        str(write_nightly(text.replace("OVERRIDES", ""))),
+    )
     done = rlrun("nightly", *options, "--out", str(tmp_path / "out"))
     assert done.code == 1
     reasons = []

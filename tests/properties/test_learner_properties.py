@@ -19,7 +19,9 @@ from tests.learner.conftest import new_learner
 
 FIXED = ("policy.optimizer.lr=0", "policy.max_grad_norm=null", "loss.level=sequence")
 SLOW = settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=15,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 SHAPES = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 12)), min_size=1, max_size=9)
 

@@ -89,7 +89,7 @@ def test_another_process_reads_every_new_version_and_nothing_is_pickled() -> Non
         child.stdin.flush()
         assert float(child.stdout.readline()) == 1000 * value
     child.stdin.close()
-    assert child.wait(30) == 0
+    assert child.wait(300) == 0
 
 
 def test_weights_that_change_their_layout_are_refused() -> None:

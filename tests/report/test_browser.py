@@ -17,10 +17,11 @@ from tests.report.run_factory import make_run, use_tokenizer_that_writes_hostile
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="make setup installs it")
 
+PATIENCE_MS = 300_000
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="make browser installs Chromium"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 
 
@@ -39,7 +40,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[sync_api.Browser]:
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        options = {"executable_path": CHROMIUM, "args": ["--no-sandbox"], "timeout": PATIENCE_MS}
+        chromium = playwright.chromium.launch(**options)
         yield chromium
         chromium.close()
 
@@ -55,6 +57,7 @@ def page(
 ) -> Iterator[sync_api.Page]:
     """A page that notes whatever the browser says about it and whatever it tries to load."""
     page = browser.new_page(viewport={"width": 1200, "height": 900})
+    page.set_default_timeout(PATIENCE_MS)
     page.on("console", lambda message: complaints.append(message.text))
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda r: None if r.url.startswith("file:") else complaints.append(r.url))

@@ -28,6 +28,7 @@ from rlrun.types import (
     VersionSpan,
 )
 from tests.factories import config, prompt
+from tests.loops import settled
 
 Answer = Callable[[Episode], EnvStep]
 
@@ -306,7 +307,7 @@ def test_a_checked_step_has_plain_numbers_and_everything_else_as_it_was() -> Non
 def test_a_cancelled_call_has_the_tokens_of_all_its_parts() -> None:
     async def run() -> int:
         task = asyncio.create_task(run_together([part(1), part(20), part(300)]))
-        await asyncio.sleep(0.01)
+        await settled()
         task.cancel()
         with pytest.raises(Abandoned) as stopped:
             await task

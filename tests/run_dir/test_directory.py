@@ -24,10 +24,10 @@ from rlrun.run_dir.directory import RunDir
 run = RunDir.resume(Path(sys.argv[1]))
 if sys.argv[2] == "fork" and os.fork() == 0:
     print("child", os.getpid(), flush=True)
-    time.sleep(60)
+    time.sleep(600)
 elif sys.argv[2] != "fork":
     print("ready", flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

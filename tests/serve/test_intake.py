@@ -11,6 +11,7 @@ from rlrun.errors import GenerationError
 from rlrun.rendering.renderer import Renderer
 from rlrun.serve.intake import Intake
 from rlrun.types import Completion, GenerationRequest, Sampling
+from tests.loops import settled
 from tests.serve.engines import Scripted
 
 TEXTS = tuple(f"text {i}" for i in range(20))
@@ -28,7 +29,7 @@ async def started(
     intake: Intake, numbers: range, count: int = 1
 ) -> list[asyncio.Task[list[Completion]]]:
     tasks = [asyncio.create_task(intake.generate([request(n)] * count)) for n in numbers]
-    await asyncio.sleep(0.02)
+    await settled()
     return tasks
 
 
@@ -66,7 +67,7 @@ def test_another_engine_gets_each_at_once(renderer: Renderer) -> None:
         tasks = await started(intake, range(5))
         assert sizes(generator) == [1] * 5
         tasks[2].cancel()
-        await asyncio.sleep(0.02)
+        await settled()
         assert generator.cancelled == 1
         generator.gate.set()
         done = await asyncio.gather(*tasks, return_exceptions=True)
@@ -82,13 +83,13 @@ def test_a_batch_goes_on_until_nobody_wants_it(renderer: Renderer) -> None:
         generator.gate.clear()
         together = await started(intake, range(3))
         intake.release()
-        await asyncio.sleep(0.02)
+        await settled()
         assert sizes(generator) == [3]
         waiting = await started(intake, range(3, 5))
         waiting[0].cancel()
         for task, cancelled in zip(together, (0, 0, 1), strict=True):
             task.cancel()
-            await asyncio.sleep(0.02)
+            await settled()
             assert generator.cancelled == cancelled
         # The one that still waits is asked alone.
         assert sizes(generator) == [3, 1]
@@ -105,7 +106,7 @@ def test_those_who_stay_get_their_own_answers(renderer: Renderer) -> None:
         generator.gate.clear()
         tasks = await started(intake, range(3))
         intake.release()
-        await asyncio.sleep(0.02)
+        await settled()
         tasks[1].cancel()
         generator.gate.set()
         assert text(renderer, await tasks[0]) == ["text 0"]
@@ -150,7 +151,7 @@ def test_holding_waits_for_what_runs_and_keeps_what_comes(renderer: Renderer) ->
         assert generator.calls == []
         generator.gate.clear()
         intake.release()
-        await asyncio.sleep(0.02)
+        await settled()
         holding = asyncio.create_task(intake.hold())
         tasks += await started(intake, range(2, 4))
         assert not holding.done()

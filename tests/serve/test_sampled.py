@@ -13,6 +13,7 @@ from rlrun.errors import GenerationError
 from rlrun.generation.abandoned import Abandoned, tokens_in, tokens_of
 from rlrun.serve.sampled import EpisodeOver, SampledEpisode, SampledLog
 from rlrun.types import Completion, StopReason, VersionSpan
+from tests.loops import settled
 
 PROMPT = (5, 6)
 SEED = 7
@@ -40,7 +41,7 @@ class Engine:
 
 def run(work: Callable[[SampledLog, Engine], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             await work(SampledLog(), Engine())
 
     asyncio.run(bounded())
@@ -48,7 +49,7 @@ def run(work: Callable[[SampledLog, Engine], Awaitable[None]]) -> None:
 
 async def begun(task: asyncio.Task[list[Completion]]) -> asyncio.Task[list[Completion]]:
     """The task, once it waits for the engine."""
-    await asyncio.sleep(0.01)
+    await settled()
     assert not task.done()
     return task
 

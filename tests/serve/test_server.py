@@ -21,6 +21,8 @@ from rlrun.rendering.renderer import Renderer
 from rlrun.serve import server as server_module
 from rlrun.serve.start import new_api_key, write_address
 from tests.docs.commands import DOCS, blocks
+from tests.loops import until
+from tests.ports import free_port
 from tests.serve.engines import ADD, QUESTION, Scripted, Served, serve
 
 BODY: dict[str, Any] = {"model": "rlrun:tiny", "messages": QUESTION}
@@ -33,7 +35,7 @@ def check(
 
     async def run() -> Any:
         generator = Scripted(renderer)
-        async with asyncio.timeout(30), serve(generator, renderer, *overrides) as served:
+        async with asyncio.timeout(300), serve(generator, renderer, *overrides) as served:
             return await work(served, generator)
 
     return asyncio.run(run())
@@ -83,9 +85,7 @@ def test_the_address_is_the_configured_one(renderer: Renderer) -> None:
         await served.client.models.list()
         return served.server.base_url
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     url = check(renderer, work, "generation.http.host=localhost", f"generation.http.port={port}")
     assert url == f"http://localhost:{port}/v1"
 
@@ -152,7 +152,7 @@ class Two(Scripted):
 def test_each_engine_answers_at_an_address_of_its_own(renderer: Renderer, tmp_path: Path) -> None:
     async def run() -> list[str]:
         answers = []
-        async with asyncio.timeout(30), serve(Two(renderer), renderer) as served:
+        async with asyncio.timeout(300), serve(Two(renderer), renderer) as served:
             path = tmp_path / "http_server.json"
             write_address(path, served.server, served.key)
             urls = json.loads(path.read_text())["base_urls"]
@@ -345,12 +345,11 @@ def test_nothing_is_sampled_while_shared_weights_change(renderer: Renderer) -> N
         generator = Scripted(renderer)
         async with serve(generator, renderer, shares_weights=True, released=False) as served:
             first = asyncio.create_task(served.post("/v1/chat/completions", BODY))
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.2)  # as it would be asked, if it were not held
             assert generator.calls == []
             generator.gate.clear()
             served.server.release()
-            await asyncio.sleep(0.1)
-            assert len(generator.calls) == 1
+            await until(lambda: len(generator.calls) == 1)
             holding = asyncio.create_task(served.server.hold())
             second = asyncio.create_task(served.post("/v1/chat/completions", BODY))
             await asyncio.sleep(0.2)
@@ -383,7 +382,7 @@ def test_a_replaced_engine_keeps_the_address_and_answers_what_was_asked(
         url = served.server.base_url
         generator.gate.clear()
         waiting = asyncio.create_task(served.post("/v1/chat/completions", BODY | {"seed": 1}))
-        await asyncio.sleep(0.2)
+        await until(lambda: len(generator.calls) == 1)
         other = Scripted(renderer, texts=("from the other",))
         served.server.replace(other)
         status, body = await waiting
@@ -400,7 +399,7 @@ def test_closing_ends_what_is_being_asked(renderer: Renderer) -> None:
     async def work(served: Served, generator: Scripted) -> None:
         generator.gate.clear()
         waiting = asyncio.create_task(served.post("/v1/chat/completions", BODY))
-        await asyncio.sleep(0.2)
+        await until(lambda: len(generator.calls) == 1)
         await served.server.close()
         error = error_of(await waiting, 500)
         assert "the run is ending" in error["message"] and generator.cancelled == 1
@@ -413,13 +412,12 @@ def test_closing_ends_what_is_being_asked(renderer: Renderer) -> None:
 def test_a_client_that_hangs_up_takes_its_request_back(renderer: Renderer) -> None:
     async def work(served: Served, generator: Scripted) -> None:
         generator.gate.clear()
-        for stream in (False, True):
+        for count, stream in enumerate((False, True), 1):
             waiting = asyncio.create_task(
                 served.post("/v1/chat/completions", BODY | {"stream": stream})
             )
-            await asyncio.sleep(0.2)
+            await until(lambda count=count: len(generator.calls) == count)
             waiting.cancel()
-            await asyncio.sleep(0.2)
-        assert generator.cancelled == 2
+            await until(lambda count=count: generator.cancelled == count)
 
     check(renderer, work)

@@ -33,7 +33,10 @@ def check(
     *overrides: str,
 ) -> Any:
     async def run() -> Any:
-        async with asyncio.timeout(30), serve(Scripted(renderer, texts), renderer, *overrides) as s:
+        async with (
+            asyncio.timeout(300),
+            serve(Scripted(renderer, texts), renderer, *overrides) as s,
+        ):
             return await work(s)
 
     return asyncio.run(run())
