@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.generation.vllm_args import is_installed
+from rlrun.process.temporary import ELSEWHERE, SCRATCH, remove_abandoned
 from tests.conftest import environment, rlrun
 from tests.factories import ROOT
 
@@ -40,6 +41,24 @@ def processes_of(run: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def folder_of(run: Path) -> Path:
+    """Where the processes of a run's one engine meet."""
+    named = b"VLLM_RPC_BASE_PATH="
+    (found,) = {
+        line.removeprefix(named)
+        for process in processes_of(run)
+        for line in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        if line.startswith(named)
+    }
+    return Path(os.fsdecode(found))
+
+
+def kept_elsewhere(folder: Path) -> list[Path]:
+    """What an engine keeps outside of its folder."""
+    lines = (folder / ELSEWHERE).read_text().splitlines()
+    return [Path(line.split(maxsplit=1)[1]) for line in lines]
 
 
 def gone(run: Path, within: float = 20) -> bool:
@@ -74,7 +93,9 @@ def test_training_on_two_engines_learns_and_its_model_can_be_evaluated(tmp_path:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_terminated_run_leaves_no_process_behind(tmp_path: Path, times: int) -> None:
+def test_a_terminated_run_leaves_no_process_and_no_socket_behind(
+    tmp_path: Path, times: int
+) -> None:
     run = tmp_path / "run"
     arguments = [sys.executable, "-m", "rlrun", "train", *RUN, f"run_dir={run}"]
     driver = subprocess.Popen(
@@ -87,12 +108,20 @@ def test_a_terminated_run_leaves_no_process_behind(tmp_path: Path, times: int) -
     deadline = time.monotonic() + 120
     while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert processes_of(run)
+    folder = folder_of(run)
+    assert any(path.is_socket() for path in folder.iterdir())
+    elsewhere = kept_elsewhere(folder)
+    assert elsewhere and all(path.exists() for path in elsewhere)
     # A terminal sends Ctrl-C to every process of the group: the engine must live on for the step.
     for _ in range(times):
         os.killpg(driver.pid, signal.SIGINT)
         time.sleep(0.05)
     assert driver.wait(60) == 130
     assert gone(run)
+    if times == 2:
+        # Nobody was there to remove it; the next engine's start does.
+        assert folder.is_dir()
+        remove_abandoned(folder.parent, SCRATCH, 0)
+    assert not any(path.exists() for path in (folder, *elsewhere))
     state = json.loads((run / "status.json").read_text())["state"]
     assert state == ("interrupted" if times == 1 else "running")
