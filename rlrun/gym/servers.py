@@ -19,6 +19,7 @@ from typing import Any
 from rlrun.env.gym_client import GymClient
 from rlrun.errors import EnvironmentDown
 from rlrun.gym.plan import Plan, resolve_for_ray
+from rlrun.process.temporary import SCRATCH, TemporaryFolder, socket_parent
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,9 @@ POLL_S = 0.1
 PING_S = 2.0
 END_S = 15.0
 LOG_TAIL = 600
+
+RAY_FOLDER = "RAY_TMPDIR"
+_RAY_SOCKET = len("ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 
 ATTEMPTS = 2
 """Ports are chosen before they are used; somebody else may take one in between."""
@@ -46,6 +50,7 @@ class Servers:
         self._ended: dict[str, int] = {}
         self._one_ended = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
+        self._ray_folder: TemporaryFolder | None = None
 
     @classmethod
     async def start(
@@ -91,6 +96,8 @@ class Servers:
 
     async def _begin(self) -> None:
         plan = self.plan
+        parent = socket_parent(RAY_FOLDER, _RAY_SOCKET)
+        self._ray_folder = TemporaryFolder(SCRATCH, parent=parent)
         jobs = []
         for server in plan.servers:
             place = plan.site / server.kind / server.implementation
@@ -101,6 +108,8 @@ class Servers:
                 "PYTHONPATH": f"{place}{os.pathsep}{plan.site}",
                 # Ray's dashboard agents and usage reports are not wanted here.
                 "RAY_USAGE_STATS_ENABLED": "0",
+                # A Ray that a server starts removes nothing of what it writes.
+                RAY_FOLDER: str(self._ray_folder.path),
             }
             jobs.append(
                 {
@@ -142,7 +151,8 @@ class Servers:
             async with asyncio.timeout(timeout_s):
                 while waiting:
                     for name in self._ended:
-                        raise EnvironmentDown("env=gym", self.explain(name), "Its log says why")
+                        remedy = f"Its log in {self._folder} says why"
+                        raise EnvironmentDown("env=gym", self.explain(name), remedy)
                     ready = await asyncio.gather(*(client.is_ready(s.url, PING_S) for s in waiting))
                     waiting = [
                         s for s, is_ready in zip(waiting, ready, strict=True) if not is_ready
@@ -155,6 +165,11 @@ class Servers:
                 f"{names} not ready within {timeout_s:g} s: {self._tail(waiting[0].name)}",
                 f"Look at the logs in {self._folder}, or raise the limit",
             ) from None
+
+    @property
+    def any_ended(self) -> bool:
+        """Whether a server ended by itself."""
+        return bool(self._ended)
 
     def explain(self, name: str) -> str:
         """What is known of the end of a server; "" while it lives."""
@@ -206,3 +221,5 @@ class Servers:
             log.warning("the supervisor of the Gym servers does not end; it is killed")
             supervisor.kill()
             await supervisor.wait()
+        if self._ray_folder is not None:
+            self._ray_folder.remove()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
+import tempfile
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,10 @@ from typing import Any
 
 import pytest
 
+from rlrun.config import load_section
+from rlrun.env.gym import GymEnv
+from rlrun.env.gym_client import GymClient
+from rlrun.env.gym_directory import Directory
 from rlrun.gym import plan, supervisor
 from rlrun.gym.plan import RAY_ADDRESS, Plan, Server, resolve_for_ray
 from rlrun.gym.servers import Servers
@@ -91,3 +96,34 @@ def test_without_a_cluster_nothing_is_compared(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(plan, "resolve", resolve)
     monkeypatch.setattr(metadata, "version", no_ray)
     assert asyncio.run(resolve_for_ray(".gym-venv", [], {})).versions == ("0", "0")
+
+
+@pytest.mark.parametrize("after", ["nothing failed", "an agent failed", "a server ended"])
+def test_logs_of_servers_without_a_run_stay_only_where_they_may_explain_a_failure(
+    after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    env = load_section("env", ["env=gym", "env.config_paths=[some.yaml]"])
+    assert isinstance(env, GymEnv)
+    directory = Directory(env)
+
+    async def start(*_: object, folder: Path, **__: object) -> Servers:
+        (folder / "a.log").write_text("ready\n")
+        return Servers(Plan((), "", Path(), Path(), OURS), folder)
+
+    monkeypatch.setattr(Servers, "start", start)
+
+    async def work() -> None:
+        client = GymClient(0, 0.01, 1)
+        await directory.open(client, None)
+        (log,) = tmp_path.glob("*/a.log")
+        if after == "an agent failed":
+            assert str(log.parent) in directory.explain("a")
+        elif after == "a server ended":
+            assert directory._servers is not None
+            directory._servers._ended = {"a": 1}
+        await directory.close()
+        await client.close()
+        assert log.exists() == (after != "nothing failed")
+
+    asyncio.run(work())
