@@ -4,9 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+import os
 import platform
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -127,3 +132,33 @@ def test_logs_of_servers_without_a_run_stay_only_where_they_may_explain_a_failur
         assert log.exists() == (after != "nothing failed")
 
     asyncio.run(work())
+
+
+SERVER = """
+import atexit, pathlib, signal, sys, time
+atexit.register(pathlib.Path(sys.argv[1], "cleaned").touch)
+if sys.argv[2] == "deaf":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+pathlib.Path(sys.argv[1], "ready").touch()
+time.sleep(60)
+"""
+
+
+def test_servers_are_asked_to_end_such_that_they_clean_up(tmp_path: Path) -> None:
+    jobs, names = [], ("polite", "deaf")
+    for name in names:
+        (tmp_path / name).mkdir()
+        argv = [sys.executable, "-c", SERVER, str(tmp_path / name), name]
+        log = str(tmp_path / f"{name}.log")
+        jobs.append({"name": name, "argv": argv, "cwd": "/", "env": dict(os.environ), "log": log})
+    program = [sys.executable, "-I", str(supervisor.__file__)]
+    with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(jobs).encode() + b"\n")
+        process.stdin.flush()
+        while not all((tmp_path / name / "ready").exists() for name in names):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.stdin.close()
+        assert process.wait(10) == 0
+    assert [(tmp_path / name / "cleaned").exists() for name in names] == [True, False]
