@@ -16,7 +16,7 @@ import torch
 
 from rlrun.batch import Floats, Sample
 from rlrun.cluster.ray_rank import RankActor
-from rlrun.cluster.ray_runtime import LOGS, Runtime, end_actor, has_died, original
+from rlrun.cluster.ray_runtime import Runtime, end_actor, has_died, original
 from rlrun.config.schema import RunConfig
 from rlrun.errors import RlrunError, TrainingError
 from rlrun.learner.learner import Logprobs
@@ -44,7 +44,7 @@ class RayLearner:
         self.device = torch.device("cuda" if cluster.gpus_per_node > 0 else "cpu")
         self._has_reference = config.loss.reference_policy_kl_penalty > 0
         self._lock = threading.Lock()
-        self._folder = folder
+        self._folder, self._runtime = folder, runtime
         self._ranks: list[Any] = []
         try:
             for rank, seat in enumerate(runtime.plan.ranks):
@@ -164,7 +164,7 @@ class RayLearner:
                     self._name(rank),
                     f"its process ({self.places[rank]}) died",
                     f"rlrun resume {self._folder} goes on from the newest checkpoint; if nobody "
-                    f"killed it, memory is the likely cause. {LOGS}",
+                    f"killed it, memory is the likely cause. {self._runtime.logs()}",
                 )
         return next(iter(raised.values()), next(iter(failures.values())))
 

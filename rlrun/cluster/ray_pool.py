@@ -17,7 +17,7 @@ from ray.exceptions import RayError, RayTaskError
 from rlrun.cluster import ray_liveness
 from rlrun.cluster.placement import Seat
 from rlrun.cluster.ray_engine import EngineActor
-from rlrun.cluster.ray_runtime import LOGS, Runtime, end_actor, has_died, original
+from rlrun.cluster.ray_runtime import Runtime, end_actor, has_died, original
 from rlrun.config.schema import RunConfig
 from rlrun.errors import EnvironmentDown, GenerationError, RlrunError, TrainingError
 from rlrun.generation.restart import start_again
@@ -260,15 +260,15 @@ class EnginePool:
         except RayError as error:
             log.info("%s", error)
             if not has_died(error):
-                raise GenerationError(engine.name, str(error).splitlines()[0], LOGS) from None
+                what = str(error).splitlines()[0]
+                raise GenerationError(engine.name, what, self._runtime.logs()) from None
             if engine.actor is actor:
                 engine.actor = engine.version = None
                 self._begin(engine)
             if engine.hung is actor:
-                raise GenerationError(
-                    engine.name, "its process hung and was killed", LOGS
-                ) from None
-            remedy = f"If nobody killed it, memory is the likely cause. {LOGS}"
+                what = "its process hung and was killed"
+                raise GenerationError(engine.name, what, self._runtime.logs()) from None
+            remedy = f"If nobody killed it, memory is the likely cause. {self._runtime.logs()}"
             raise GenerationError(engine.name, "its process died", remedy) from None
 
     async def close(self) -> None:

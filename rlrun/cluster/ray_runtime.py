@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 import rlrun
 from rlrun.cluster.placement import Node, Plan, Seat, plan, shortage
+from rlrun.cluster.ray_session import LOGS, Session
 from rlrun.errors import ConfigError, EnvironmentDown, Problem
 from rlrun.process.machine import available_cores
 
@@ -42,7 +43,6 @@ SERVERS_CPUS = 1
 an environment's servers that join the cluster could then never begin."""
 
 REACH_TIMEOUT_S = 10.0
-LOGS = "Ray's own logs are in /tmp/ray/session_latest/logs of each machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Runtime:
         if settings.address is None:
             # Known without Ray, which takes seconds to start.
             _check(settings, [Node(available_cores(), torch.cuda.device_count())])
-        _connect(settings.address)
+        self._session = _connect(settings.address)
         try:
             _check(settings, _nodes())
             self._group = _reserve(self.plan, settings.start_timeout_s)
@@ -89,6 +89,10 @@ class Runtime:
     def address(self) -> str:
         """Under which others can join the cluster."""
         return str(ray.get_runtime_context().gcs_address)
+
+    def logs(self) -> str:
+        """Where Ray's logs are, for whoever reads an error."""
+        return LOGS if self._session is None else self._session.logs()
 
     def start_actor(self, cls: type, seat: Seat, *args: Any, **options: Any) -> Any:
         """A handle of a new Ray actor of a class; errors of its constructor come with its calls."""
@@ -110,13 +114,14 @@ class Runtime:
             found: Whereabouts = ray.get(actor.whereabouts.remote(), timeout=self._timeout_s)
         except GetTimeoutError:
             what = f"Ray did not start it within {self._timeout_s:g} s"
-            raise EnvironmentDown(who, what, f"Raise cluster.start_timeout_s. {LOGS}") from None
+            remedy = f"Raise cluster.start_timeout_s. {self.logs()}"
+            raise EnvironmentDown(who, what, remedy) from None
         except RayTaskError as error:
             raise original(error) from None
         except RayError as error:
             log.info("%s does not start", who, exc_info=error)
             what = f"Ray cannot start it: {_first_line(error)}"
-            remedy = f"Each machine needs the same Python and rlrun. {LOGS}"
+            remedy = f"Each machine needs the same Python and rlrun. {self.logs()}"
             raise EnvironmentDown(who, what, remedy) from None
         return found
 
@@ -129,6 +134,8 @@ class Runtime:
             self._group = None
         with _own_signals():
             ray.shutdown()
+        if self._session is not None:
+            self._session.end()
 
 
 def end_actor(actor: Any) -> None:
@@ -162,8 +169,12 @@ def _own_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _connect(address: str | None) -> None:
-    """Joins a cluster, or starts one of this machine that ends with this process."""
+def _connect(address: str | None) -> Session | None:
+    """Joins a cluster, or starts one of this machine that ends with this process.
+
+    Returns:
+        The folder of the one that was started.
+    """
     options: dict[str, Any] = {
         # Lines of all processes would bury the run's own; errors come with the calls.
         "log_to_driver": False,
@@ -179,9 +190,11 @@ def _connect(address: str | None) -> None:
             # Ray itself goes on trying for a minute.
             socket.create_connection((host, int(port)), timeout=REACH_TIMEOUT_S).close()
         with _own_signals():
-            ray.init(address="local" if address is None else address, **options)
-        if address is None:
-            _hide_token()
+            joined = ray.init(address="local" if address is None else address, **options)
+        if address is not None:
+            return None
+        _hide_token()
+        return Session(Path(joined.address_info["session_dir"]))
     # Whatever it is: Ray raises a bare Exception where its processes come too late, for example.
     except Exception as error:
         log.info("Ray cannot be joined or started", exc_info=error)

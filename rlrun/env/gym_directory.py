@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import tempfile
 from collections.abc import Coroutine, Mapping
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any
 
 from rlrun.console.counted import counted
@@ -18,6 +16,7 @@ from rlrun.errors import EnvironmentDown
 from rlrun.gym.plan import RAY_ADDRESS
 from rlrun.gym.servers import Servers
 from rlrun.interfaces import PolicyAddress
+from rlrun.process.temporary import LOGS, TemporaryFolder
 from rlrun.types import FailureKind
 
 log = logging.getLogger(__name__)
@@ -37,6 +36,8 @@ class Directory:
         self._agents: dict[str, str] = {}
         self._verifiers: dict[str, str] = {}
         self._servers: Servers | None = None
+        self._temporary: TemporaryFolder | None = None
+        self._keep_logs = False
 
     async def open(self, client: GymClient, policy: PolicyAddress | None) -> None:
         """Starts or finds all servers.
@@ -60,7 +61,10 @@ class Directory:
 
     async def _start(self, client: GymClient, policy: PolicyAddress | None) -> None:
         settings = self._settings
-        folder = Path(tempfile.mkdtemp(prefix="rlrun-gym-")) if policy is None else policy.folder
+        folder = None if policy is None else policy.folder
+        if folder is None:
+            self._temporary = TemporaryFolder(LOGS)
+            folder = self._temporary.path
         self._servers = await Servers.start(
             settings.venv,
             settings.config_paths,
@@ -153,13 +157,26 @@ class Directory:
             await asyncio.gather(asking, ending, return_exceptions=True)
 
     def explain(self, name: str) -> str:
-        """What is known of servers of ours that ended; "" for nothing."""
-        return "" if self._servers is None else self._servers.explain_agent(name)
+        """What is known of servers of ours, to somebody whom an agent failed; "" for nothing."""
+        if self._servers is None:
+            return ""
+        told = self._servers.explain_agent(name)
+        if self._temporary is None:
+            return told
+        self._keep_logs = True
+        where = f"the logs of the servers are in {self._temporary.path}"
+        return f"{told}; {where}" if told else where
 
     async def close(self) -> None:
-        """Ends the servers that were started. May be called twice."""
+        """Ends the servers that were started. May be called twice.
+
+        Logs in a temporary folder go with them, unless something failed that they may explain.
+        """
         if self._servers is not None:
+            self._keep_logs |= self._servers.any_ended
             await self._servers.close()
+            if self._temporary is not None and not self._keep_logs:
+                self._temporary.remove()
 
 
 def _as_agents(urls: Mapping[str, str]) -> dict[str, str]:

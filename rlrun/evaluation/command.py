@@ -8,7 +8,6 @@ is sampled here: a run's checkpoint has the accuracy that its validation had.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -136,7 +135,7 @@ async def _run(
         server = await _serve(policy, generator, renderer)
         if config.env.announcement:
             console.say([config.env.announcement])
-        await environment.open(None if server is None else server.address(_log_folder()))
+        await environment.open(None if server is None else server.address(None))
         rollout = make_rollout(config, renderer, generator, environment, training=False)
         return await Evaluator(rollout, prompts, config.grpo.val_batch_size, samples).run()
     finally:
@@ -183,11 +182,6 @@ async def _serve(
     )
     server.release()
     return server
-
-
-def _log_folder() -> Path:
-    """For the logs of servers; of no interest unless something goes wrong, and then named."""
-    return Path(tempfile.mkdtemp(prefix="rlrun-gym-"))
 
 
 def _write(out: Path, step: int, evaluation: Evaluation, renderer: Renderer) -> None:

@@ -24,6 +24,7 @@ from vllm.v1.engine.output_processor import RequestOutputCollector
 
 from rlrun.errors import GenerationError, GenerationTimeout
 from rlrun.generation.abandoned import Abandoned
+from rlrun.generation.vllm_folder import EngineFolder
 from rlrun.generation.vllm_log import EngineLog, environment
 from rlrun.generation.vllm_requests import (
     WHERE,
@@ -88,6 +89,7 @@ class Engine:
         self._args, self._variables, self._log = dict(args), dict(variables), engine_log
         self.eos_ids = list(eos_ids)
         self._llm: AsyncLLM | None = None
+        self._folder: EngineFolder | None = None
 
     @property
     def alive(self) -> bool:
@@ -140,15 +142,19 @@ class Engine:
                 f"The whole story is in {self._log.path}; arguments of the engine are set by "
                 "generation.vllm_kwargs",
             ) from error
+        found = await self.control(self.llm.collective_rpc("rlrun_kept_elsewhere"))
+        assert self._folder is not None, "it was made before anything was started"
+        self._folder.note(itertools.chain(*found))
 
     def _start(self) -> AsyncLLM:
         # Ctrl-C reaches every process of the terminal's group; the run ends after its step, for
         # which it needs the engine. Processes inherit what the thread that starts them blocks, and
         # starting multiprocessing's own helper would unblock it.
         resource_tracker.ensure_running()
+        self._folder = EngineFolder()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
-            with environment(self._variables):
+            with environment(self._variables | self._folder.variables):
                 return AsyncLLM.from_engine_args(AsyncEngineArgs(**self._args))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -156,8 +162,11 @@ class Engine:
     async def stop(self) -> None:
         """Ends its process, if there is one. May be called twice."""
         llm, self._llm, self.loaded = self._llm, None, False
+        folder, self._folder = self._folder, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown, SHUTDOWN_S)
+        if folder is not None:
+            await asyncio.to_thread(folder.remove)
 
     async def generate(
         self, request: GenerationRequest, salt: str, timeout_s: float | None

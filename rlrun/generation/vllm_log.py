@@ -6,12 +6,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
-import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from rlrun.process.temporary import LOGS, TemporaryFolder
 
 LOG_NAME = "vllm.log"
 CONFIG_NAME = "vllm_logging.json"
@@ -19,6 +20,8 @@ CONFIG_NAME = "vllm_logging.json"
 _EXCEPTION = re.compile(r"(?:\w+\.)*([A-Z]\w*(?:Error|Exception|Interrupt|Exit)): (.+)")
 _GENERIC = ("Engine core initialization failed", "WorkerProc initialization failed", "cancelled")
 """Errors of a process that only tell that another one has failed."""
+
+_environment = threading.Lock()
 
 
 class EngineLog:
@@ -31,8 +34,11 @@ class EngineLog:
 
     def __init__(self, folder: Path | None) -> None:
         """Begins, or goes on with, the log in a folder; None for a temporary one."""
-        self._temporary = folder is None
-        folder = Path(tempfile.mkdtemp(prefix="rlrun-")) if folder is None else folder.absolute()
+        self._temporary: TemporaryFolder | None = None
+        if folder is None:
+            self._temporary = TemporaryFolder(LOGS)
+            folder = self._temporary.path
+        folder = folder.absolute()
         self.path = folder / LOG_NAME
         self.path.touch()
         config = folder / CONFIG_NAME
@@ -66,8 +72,8 @@ class EngineLog:
 
     def remove_temporary(self) -> None:
         """Removes the folder, if it is a temporary one. May be called twice."""
-        if self._temporary:
-            shutil.rmtree(self.path.parent, ignore_errors=True)
+        if self._temporary is not None:
+            self._temporary.remove()
 
     def size(self) -> int:
         """Bytes so far."""
@@ -108,14 +114,18 @@ def _logging_config(path: Path) -> dict[str, object]:
 
 @contextmanager
 def environment(variables: dict[str, str]) -> Iterator[None]:
-    """Sets environment variables for processes that are started meanwhile."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+    """Sets environment variables for processes that are started meanwhile, by one thread at a time.
+
+    Of two that overlapped, the second would put back what the first had set.
+    """
+    with _environment:
+        before = {name: os.environ.get(name) for name in variables}
+        os.environ.update(variables)
+        try:
+            yield
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value

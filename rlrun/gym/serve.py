@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from rlrun.env.gym_directory import initial_config
 from rlrun.errors import ConfigError, EnvironmentDown, Problem, StorageError
 from rlrun.gym.servers import Servers
 from rlrun.interfaces import PolicyAddress
+from rlrun.process.temporary import LOGS, TemporaryFolder
 from rlrun.run_dir.json_line import is_text, parse_object
 from rlrun.serve.sampled import SampledLog
 
@@ -82,7 +82,10 @@ async def _keep(
 ) -> None:
     """Starts the servers and keeps them until it is cancelled, from the first moment on."""
     policy = None if run_dir is None else await _policy_of(run_dir, env.start_timeout_s, say)
-    folder = Path(tempfile.mkdtemp(prefix="rlrun-gym-")) if policy is None else policy.folder
+    folder, temporary = None if policy is None else policy.folder, None
+    if folder is None:
+        temporary = TemporaryFolder(LOGS)
+        folder = temporary.path
     client = GymClient(env.max_retries, env.retry_wait_s, env.max_body_mib)
     try:
         servers = await Servers.start(
@@ -100,7 +103,10 @@ async def _keep(
             say(f"{ready} ready, logs in {folder}; Ctrl-C ends all")
             await asyncio.Event().wait()
         finally:
+            ended = servers.any_ended
             await servers.close()
+            if temporary is not None and not ended:
+                temporary.remove()
     finally:
         await client.close()
 

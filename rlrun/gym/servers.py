@@ -19,6 +19,7 @@ from typing import Any
 from rlrun.env.gym_client import GymClient
 from rlrun.errors import EnvironmentDown
 from rlrun.gym.plan import Plan, Server, resolve_for_ray
+from rlrun.process.temporary import SCRATCH, TemporaryFolder, socket_parent
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,9 @@ POLL_S = 0.1
 PING_S = 2.0
 END_S = 15.0
 LOG_TAIL = 600
+
+RAY_FOLDER = "RAY_TMPDIR"
+_RAY_SOCKET = len("ray/session_2026-01-01_00-00-00_000000_1234567/sockets/plasma_store")
 
 ATTEMPTS = 2
 """Ports are chosen before they are used; somebody else may take one in between."""
@@ -46,6 +50,7 @@ class Servers:
         self._ended: dict[str, int] = {}
         self._one_ended = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
+        self._ray_folder: TemporaryFolder | None = None
 
     @classmethod
     async def start(
@@ -91,6 +96,8 @@ class Servers:
 
     async def _begin(self) -> None:
         plan = self.plan
+        parent = socket_parent(RAY_FOLDER, _RAY_SOCKET)
+        self._ray_folder = TemporaryFolder(SCRATCH, parent=parent)
         jobs = []
         for server in plan.servers:
             place = plan.site / server.kind / server.implementation
@@ -99,7 +106,7 @@ class Servers:
                     "name": server.name,
                     "argv": [str(plan.python), server.entrypoint],
                     "cwd": str(place),
-                    "env": variables_of(server, plan, place),
+                    "env": variables_of(server, plan, place, self._ray_folder.path),
                     "log": str(self._log(server.name)),
                 }
             )
@@ -134,7 +141,8 @@ class Servers:
             async with asyncio.timeout(timeout_s):
                 while waiting:
                     for name in self._ended:
-                        raise EnvironmentDown("env=gym", self.explain(name), "Its log says why")
+                        remedy = f"Its log in {self._folder} says why"
+                        raise EnvironmentDown("env=gym", self.explain(name), remedy)
                     ready = await asyncio.gather(*(client.is_ready(s.url, PING_S) for s in waiting))
                     waiting = [
                         s for s, is_ready in zip(waiting, ready, strict=True) if not is_ready
@@ -147,6 +155,11 @@ class Servers:
                 f"{names} not ready within {timeout_s:g} s: {self._tail(waiting[0].name)}",
                 f"Look at the logs in {self._folder}, or raise the limit",
             ) from None
+
+    @property
+    def any_ended(self) -> bool:
+        """Whether a server ended by itself."""
+        return bool(self._ended)
 
     def explain(self, name: str) -> str:
         """What is known of the end of a server; "" while it lives."""
@@ -198,9 +211,11 @@ class Servers:
             log.warning("the supervisor of the Gym servers does not end; it is killed")
             supervisor.kill()
             await supervisor.wait()
+        if self._ray_folder is not None:
+            self._ray_folder.remove()
 
 
-def variables_of(server: Server, plan: Plan, place: Path) -> dict[str, str]:
+def variables_of(server: Server, plan: Plan, place: Path, ray_folder: Path) -> dict[str, str]:
     """The environment variables that a server is started with, in the folder of its program."""
     return {
         **os.environ,
@@ -212,4 +227,6 @@ def variables_of(server: Server, plan: Plan, place: Path) -> dict[str, str]:
         # A server that its configuration names no cluster starts one of its own. Otherwise Ray
         # would take any that is on this machine, of another run or another version.
         "RAY_ADDRESS": "local",
+        # It removes nothing of what it writes.
+        RAY_FOLDER: str(ray_folder),
     }

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-POLL_S, GRACE_S = 0.2, 3.0
+POLL_S, GRACE_S = 0.2, 2.0
 MAX_LOG_BYTES = 64 * 2**20
 
 
@@ -43,9 +43,15 @@ def start(server: dict[str, Any]) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            # This process has one thread, and the function only makes a system call.
-            preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),
+            # This process has one thread, and the function only makes system calls.
+            preexec_fn=set_up_server,
         )
+
+
+def set_up_server() -> None:
+    """In the new process: it dies with this one, and is not deaf to SIGINT as this one is."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def descendants(pid: int) -> list[int]:
@@ -91,12 +97,17 @@ def send(pids: list[int], number: signal.Signals, *, groups: bool = False) -> No
 
 
 def end(servers: dict[str, subprocess.Popen[bytes]]) -> None:
-    """Ends servers and everything below them, politely for a moment."""
+    """Ends servers and everything below them, politely for a moment.
+
+    By SIGINT first: a web server in Python closes on SIGTERM too, but then lets itself be killed by
+    it, and the temporary folders of its libraries stay.
+    """
     groups = [process.pid for process in servers.values()]
-    send(groups, signal.SIGTERM, groups=True)
-    deadline = time.monotonic() + GRACE_S
-    while time.monotonic() < deadline and any(p.poll() is None for p in servers.values()):
-        time.sleep(0.05)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        send(groups, number, groups=True)
+        deadline = time.monotonic() + GRACE_S
+        while time.monotonic() < deadline and any(p.poll() is None for p in servers.values()):
+            time.sleep(0.05)
     send(groups, signal.SIGKILL, groups=True)
     while left := descendants(os.getpid()):
         send(left, signal.SIGKILL)

@@ -21,6 +21,7 @@ from vllm.distributed.weight_transfer import WeightTransferEngineFactory
 from vllm.model_executor.layers import utils as linear_layers
 from vllm.platforms import current_platform
 
+from rlrun.generation.vllm_folder import kept_elsewhere
 from rlrun.refit.vllm_receiver import BACKEND, SharedMemoryEngine
 
 LOG_VARIABLE = "RLRUN_ENGINE_LOG"
@@ -29,11 +30,21 @@ PARENT_POLL_S = 1.0
 
 
 class Extension:
-    """Mixed into vLLM's worker: naming this class makes vLLM import this module."""
+    """Mixed into vLLM's worker: naming this class makes vLLM import this module.
+
+    Attributes:
+        distributed_init_method: Of the worker itself: where it meets the others.
+    """
+
+    distributed_init_method: str
 
     def rlrun_process(self) -> int:
         """The id of the worker's process."""
         return os.getpid()
+
+    def rlrun_kept_elsewhere(self) -> list[str]:
+        """See ``kept_elsewhere``."""
+        return kept_elsewhere(self.distributed_init_method)
 
 
 def _log_to_file() -> None:

@@ -153,11 +153,11 @@ class PolicyServer:
         """Whether reasoning is set apart from the answer."""
         return self._answers.parses_reasoning
 
-    def address(self, folder: Path, ray_address: str | None = None) -> PolicyAddress:
+    def address(self, folder: Path | None, ray_address: str | None = None) -> PolicyAddress:
         """What an environment is told of this server.
 
         Args:
-            folder: Where logs of the environment go.
+            folder: Where logs of the environment go; None for a temporary folder.
             ray_address: Of the run's Ray cluster.
         """
         return PolicyAddress(

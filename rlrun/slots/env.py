@@ -88,7 +88,7 @@ class PolicyAddress:
         model: The name to ask for.
         parses_reasoning: Whether the servers set reasoning apart from the answer.
         sampled: What the servers sampled for requests with a seed.
-        folder: Where logs go.
+        folder: Where logs go; None for a temporary folder.
         ray_address: Of the Ray cluster that the run is on; None without one.
     """
 
@@ -97,7 +97,7 @@ class PolicyAddress:
     model: str
     parses_reasoning: bool
     sampled: SampledLog
-    folder: Path
+    folder: Path | None
     ray_address: str | None = None
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -39,10 +40,14 @@ def ray_address() -> Iterator[str]:
     """Where the cluster is reached."""
     from ray.cluster_utils import Cluster
 
+    from rlrun.cluster.ray_session import Session
+
     args = {"num_cpus": CPUS, "include_dashboard": False, "object_store_memory": 2**28}
     cluster = Cluster(initialize_head=True, head_node_args=args)
+    session = Session(Path(cluster.head_node.get_session_dir_path()))
     try:
         cluster.add_node(num_cpus=CPUS, object_store_memory=2**28)
         yield cluster.address
     finally:
         cluster.shutdown()
+        session.end()

@@ -146,12 +146,15 @@ def test_ray_of_this_machine_asks_for_a_token_and_ends_with_the_run(tmp_path: Pa
     started = descendants(process.pid)
     assert any("raylet" in command_of(pid) for pid in started)
     (gcs,) = [pid for pid in started if "gcs_server" in command_of(pid)]
+    told = re.search(r"/[^\0]*/session_[0-9_-]+", command_of(gcs))
+    assert told is not None and Path(told[0]).is_dir()
     assert b"RAY_AUTH_MODE=token\0" in Path(f"/proc/{gcs}/environ").read_bytes()
     assert stat.S_IMODE((Path.home() / ".ray" / "auth_token").stat().st_mode) == 0o600
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=300)
     assert process.returncode == 143, out
     wait_until_gone(started)
+    assert not Path(told[0]).exists()
 
 
 def command_of(pid: int) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from rlrun.generation.vllm_args import is_installed
+from rlrun.process.temporary import ELSEWHERE, SCRATCH, remove_abandoned
 from tests.conftest import environment, rlrun
 from tests.factories import ROOT
 
@@ -41,6 +42,24 @@ def processes_of(run: Path) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def folder_of(run: Path) -> Path:
+    """Where the processes of a run's one engine meet."""
+    named = b"VLLM_RPC_BASE_PATH="
+    (found,) = {
+        line.removeprefix(named)
+        for process in processes_of(run)
+        for line in Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        if line.startswith(named)
+    }
+    return Path(os.fsdecode(found))
+
+
+def kept_elsewhere(folder: Path) -> list[Path]:
+    """What an engine keeps outside of its folder."""
+    lines = (folder / ELSEWHERE).read_text().splitlines()
+    return [Path(line.split(maxsplit=1)[1]) for line in lines]
 
 
 def gone(run: Path, within: float = 120) -> bool:
@@ -84,7 +103,9 @@ def stuck(response, answer):
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_terminated_run_leaves_no_process_behind(tmp_path: Path, times: int) -> None:
+def test_a_terminated_run_leaves_no_process_and_no_socket_behind(
+    tmp_path: Path, times: int
+) -> None:
     run, marker, rewards = tmp_path / "run", tmp_path / "stuck", tmp_path / "rewards.py"
     rewards.write_text(STUCK.format(marker=str(marker)))
     # What comes twice comes within one step.
@@ -99,7 +120,10 @@ def test_a_terminated_run_leaves_no_process_behind(tmp_path: Path, times: int) -
     )
     try:
         wait_for((marker if times == 2 else run / "metrics.jsonl").exists, driver)
-        assert processes_of(run)
+        folder = folder_of(run)
+        assert any(path.is_socket() for path in folder.iterdir())
+        elsewhere = kept_elsewhere(folder)
+        assert elsewhere and all(path.exists() for path in elsewhere)
         # A terminal sends Ctrl-C to every process of the group: the engine must live on for the
         # step.
         os.killpg(driver.pid, signal.SIGINT)
@@ -112,6 +136,13 @@ def test_a_terminated_run_leaves_no_process_behind(tmp_path: Path, times: int) -
         driver.kill()
         driver.wait()
     assert gone(run)
+    if times == 2:
+        # Nobody was there to remove it; the next engine's start does, of another test perhaps.
+        remove_abandoned(folder.parent, SCRATCH, 0)
+    deadline = time.monotonic() + 60
+    while any(path.exists() for path in (folder, *elsewhere)):
+        assert time.monotonic() < deadline, f"left behind: {folder}, {elsewhere}"
+        time.sleep(0.05)
     state = json.loads((run / "status.json").read_text())["state"]
     assert state == ("interrupted" if times == 1 else "running")
 

@@ -248,6 +248,8 @@ def test_requests_of_a_lost_engine_go_on_with_the_last_weights_once_these_are_pr
         for parameter in vllm.model.parameters():
             parameter.mul_(0.5)
     process = vllm.run(vllm.generator.engines[0].llm.collective_rpc("rlrun_process"))[0]
+    folder = vllm.folder
+    assert len(sockets_in(folder)) >= 2
     calls: list[str] = []
     for name in ("score", "generate"):
         monkeypatch.setattr(Engine, name, noted(calls, getattr(Engine, name)))
@@ -276,6 +278,9 @@ def test_requests_of_a_lost_engine_go_on_with_the_last_weights_once_these_are_pr
     assert isinstance(lost, EngineLost)
     assert lost.tokens > 0 and "engine 0 of 1 is gone" in str(lost) and "vllm.log" in str(lost)
     assert calls == ["score", *["generate"] * 8] and not failures
+    # What the killed process left went when the other one was started, which has its own.
+    assert not folder.exists()
+    assert len(sockets_in(vllm.folder)) >= 2
     vllm.model.load_state_dict(kept)
     assert isinstance(completions, list)
     for request, completion in zip(requests, completions, strict=True):
@@ -288,6 +293,10 @@ def test_requests_of_a_lost_engine_go_on_with_the_last_weights_once_these_are_pr
     assert len(set(sampled(completions))) == 8
     after = vllm.run(vllm.generator.generate(long_requests(2, 20)))
     assert sampled(after) == sampled(before)
+
+
+def sockets_in(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if path.is_socket()]
 
 
 def noted(calls: list[str], method: Any) -> Any:

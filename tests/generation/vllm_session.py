@@ -48,6 +48,13 @@ class VLLMSession:
     loop: asyncio.AbstractEventLoop
     thread: threading.Thread
 
+    @property
+    def folder(self) -> Path:
+        """Where the engine's processes meet."""
+        folder = self.generator.engines[0]._folder
+        assert folder is not None
+        return folder.path
+
     def run(self, work: Coroutine[Any, Any, T], timeout: float = 300) -> T:
         """The result of a coroutine on the engine's loop."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(timeout)
@@ -99,7 +106,9 @@ class VLLMSession:
                 engine.eos_ids = eos_ids
 
     def stop(self) -> None:
+        folder = self.folder
         self.run(self.generator.close())
+        assert not folder.exists()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join()
         self.loop.close()

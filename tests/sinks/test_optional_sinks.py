@@ -6,6 +6,8 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +21,13 @@ from tests.factories import config
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever the libraries leave when they are killed goes with the test; sockets are short."""
     monkeypatch.setenv("WANDB_MODE", "offline")
+    with tempfile.TemporaryDirectory() as name:
+        for variable in ("TMPDIR", "WANDB_CACHE_DIR"):
+            monkeypatch.setenv(variable, name)
+        yield
 
 
 def run_of(root: Path) -> RunDir:
