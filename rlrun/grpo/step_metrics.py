@@ -9,7 +9,7 @@ import numpy as np
 
 from rlrun.advantage.group import zero_variance
 from rlrun.batch import Batch, Floats
-from rlrun.evaluation.validation import means_by_name, reward_parts
+from rlrun.evaluation.validation import is_scored, means_by_name, reward_parts
 from rlrun.types import StopReason, Trajectory, TrajectoryGroup
 
 
@@ -23,7 +23,8 @@ def batch_metrics(
 
     Rewards, lengths and turns are those of everything that was generated for the step, groups that
     dynamic sampling dropped included: the ones that are left say little about how good the policy
-    is. A mean over nothing is left out rather than made up.
+    is. A mean over nothing is left out rather than made up. Rewards that measure nothing, as the
+    environment says, are in no mean.
 
     Args:
         batch: The batch.
@@ -63,18 +64,24 @@ def batch_metrics(
 
 
 def _scored_metrics(scored: Sequence[Trajectory]) -> dict[str, float]:
-    rewards = [float(trajectory.reward or 0.0) for trajectory in scored]
     lengths = [trajectory.num_sampled for trajectory in scored]
-    return {
-        "train/reward_mean": _mean(rewards),
+    values = {
         "train/prompt_tokens_mean": _mean([t.input_length for t in scored]),
         "train/response_tokens_mean": _mean(lengths),
         "train/truncated_fraction": _mean([t.truncated for t in scored]),
         "rollout/response_tokens_min": float(min(lengths)),
         "rollout/response_tokens_max": float(max(lengths)),
-        "rollout/reward_min": min(rewards),
-        "rollout/reward_max": max(rewards),
-    } | reward_parts(scored, "reward")
+    }
+    measured = [trajectory for trajectory in scored if is_scored(trajectory)]
+    if measured:
+        rewards = _rewards(measured)
+        values["train/reward_mean"] = _mean(rewards)
+        values["rollout/reward_min"], values["rollout/reward_max"] = min(rewards), max(rewards)
+    return values | reward_parts(measured, "reward")
+
+
+def _rewards(trajectories: Sequence[Trajectory]) -> list[float]:
+    return [float(trajectory.reward or 0.0) for trajectory in trajectories]
 
 
 def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -88,12 +95,14 @@ def agent_metrics(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         if not own:
             continue
         turns = [t.turns for t in own]
-        values[f"{stage}/reward_mean"] = _mean([float(t.reward or 0.0) for t in own])
+        measured = [t for t in own if is_scored(t)]
+        if measured:
+            values[f"{stage}/reward_mean"] = _mean(_rewards(measured))
         values[f"{stage}/turns_mean"] = _mean(turns)
         values[f"{stage}/turn_tokens_mean"] = sum(t.num_sampled for t in own) / max(sum(turns), 1)
         for name, reason in _ENDS.items():
             values[f"{stage}/{name}_fraction"] = _mean([t.stop_reason is reason for t in own])
-        values |= reward_parts(own, f"{stage}/reward")
+        values |= reward_parts(measured, f"{stage}/reward")
         values |= means_by_name([t.measures for t in own], f"{stage}/told")
     return values
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 TABLE = """
 train/reward_mean  reward  mean
     Mean reward of the step's trajectories as the environment gave it, before scaling,
-    shaping and filters; failed ones are left out.
+    shaping and filters; failed ones are left out, as are those that it flags.
     ? Flat at its lowest value: read answers in `rlrun view RUN_DIR`; either the verifier does not
     find them or the prompts are too hard. Falling: lower policy.optimizer.lr. Rising while
     validation/accuracy does not: the reward is exploited or the prompts are learned by heart.
@@ -174,13 +174,13 @@ rollout/response_tokens_min  tokens  min
 rollout/response_tokens_max  tokens  max
     Sampled tokens of the longest scored trajectory of the step.
 rollout/reward_min  reward  min
-    Smallest reward of the step, as the environment gave it.
+    Smallest reward of the step that is not flagged, as the environment gave it.
 rollout/reward_max  reward  max
-    Largest reward of the step, as the environment gave it.
+    Largest reward of the step that is not flagged, as the environment gave it.
 agent/<agent>/samples  count  sum  env=gym
     Scored samples of the step that the agent ran.
 agent/<agent>/reward_mean  reward  mean  env=gym
-    Mean reward of its scored samples of the step.
+    Mean reward of its scored samples of the step, without those that are flagged.
 agent/<agent>/reward/<part>  reward  mean  env=gym
     Mean of a named part of the reward over its samples that have it.
 agent/<agent>/turns_mean  count  mean  env=gym

@@ -50,7 +50,7 @@ def test_agents_are_told_apart_and_a_failed_sample_is_in_no_mean() -> None:
     found = {name: v for name, v in metrics_of(batch).items() if name.startswith("agent/")}
     assert all(is_declared(name) and math.isfinite(value) for name, value in found.items())
     means = {name: found.get(f"agent/{name}/reward_mean") for name in "abc"}
-    assert means == {"a": 0.5, "b": 0.5, "c": None}
+    assert means == {"a": 1.0, "b": 0.5, "c": None}
     assert [found[f"agent/{name}/samples"] for name in "abc"] == [2, 1, 0]
     assert (found["agent/a/turns_mean"], found["agent/b/turns_mean"]) == (3, 1)
     assert found["agent/a/turn_tokens_mean"] == 2 / 3
@@ -59,6 +59,19 @@ def test_agents_are_told_apart_and_a_failed_sample_is_in_no_mean() -> None:
 
 def test_failed_samples_do_not_lower_the_mean_reward() -> None:
     assert metrics_of(batch_of(group([1.0, None, 1.0])))["train/reward_mean"] == 1.0
+
+
+def test_a_reward_that_measures_nothing_is_in_no_mean() -> None:
+    bad = trajectory(reward=-5.0, sample_index=1, flagged=True, agent="a")
+    batch = batch_of(TrajectoryGroup(prompt(), (trajectory(reward=1.0, agent="a"), bad)))
+    metrics = metrics_of(batch)
+    names = ("train/reward_mean", "rollout/reward_min", "rollout/reward_max", "agent/a/reward_mean")
+    assert [metrics[name] for name in names] == [1.0] * 4
+    assert metrics["reward/correct"] == metrics["agent/a/reward/correct"] == 1.0
+    assert (metrics["agent/a/samples"], metrics["agent/a/flagged"]) == (2, 1)
+    alone = metrics_of(batch_of(TrajectoryGroup(prompt(), (bad,))))
+    assert not alone.keys() & {*names, "reward/correct", "agent/a/reward/correct"}
+    assert alone["train/response_tokens_mean"] == metrics["train/response_tokens_mean"]
 
 
 def test_parts_of_the_reward_are_means_over_the_samples_that_have_them() -> None:
