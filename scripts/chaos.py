@@ -281,8 +281,11 @@ def _kill(role: str, trial: Trial) -> str:
 def _lose_environment(trial: Trial) -> str:
     if trial.agent is None or not _at_the_moment(trial):
         return ""
+    trial.look()
     trial.agent.end()
-    return "ended the agent for good"
+    # An asynchronous run may have had all its rollouts by then.
+    late = trial.victim.command.wait(trial.limit_s) == 0
+    return "" if late else "ended the agent for good"
 
 
 def _stop(role: str, trial: Trial) -> str:
