@@ -275,7 +275,14 @@ def _kill(role: str, trial: Trial) -> str:
     if role == "environment" and trial.agent is not None:
         time.sleep(2 * trial.plan.strength)
         trial.agent.start()
-    return told
+    return "" if _came_too_late(trial) else told
+
+
+def _came_too_late(trial: Trial) -> bool:
+    """Whether a run needed no more of what a fault took from it: it had its rollouts already."""
+    if 0 in trial.kind.codes:
+        return False
+    return trial.victim.command.wait(trial.limit_s) == 0
 
 
 def _lose_environment(trial: Trial) -> str:
@@ -283,9 +290,7 @@ def _lose_environment(trial: Trial) -> str:
         return ""
     trial.look()
     trial.agent.end()
-    # An asynchronous run may have had all its rollouts by then.
-    late = trial.victim.command.wait(trial.limit_s) == 0
-    return "" if late else "ended the agent for good"
+    return "" if _came_too_late(trial) else "ended the agent for good"
 
 
 def _stop(role: str, trial: Trial) -> str:
@@ -318,7 +323,7 @@ def _damage(trial: Trial) -> str:
         return ""
     trial.look()
     trial.victim.command.kill()
-    if trial.victim.command.wait(trial.limit_s) != -signal.SIGKILL:
+    if _came_too_late(trial):
         return ""
     return f"killed; {faults.damage(saved_folders(trial.run_dir)[-1], trial.rng)}"
 
