@@ -22,7 +22,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
-from rlrun.errors import GenerationError, GenerationTimeout
+from rlrun.errors import ConfigError, GenerationError, GenerationTimeout
 from rlrun.generation.abandoned import Abandoned
 from rlrun.generation.vllm_folder import EngineFolder
 from rlrun.generation.vllm_log import EngineLog, environment
@@ -128,11 +128,14 @@ class Engine:
 
         Raises:
             GenerationError: It does not start; the text is vLLM's own root cause.
+            ConfigError: The folder that a user wants its sockets in will not do.
         """
         await self.stop()
         logged = self._log.size()
         try:
             self._llm = await asyncio.to_thread(self._start)
+        except ConfigError:
+            raise
         # Whatever is wrong with model, arguments or machine comes up as any kind of error.
         except Exception as error:
             cause = await asyncio.to_thread(self._log.root_cause, logged)

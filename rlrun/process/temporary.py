@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from rlrun.errors import ConfigError, Problem
 from rlrun.run_dir.lock import RunLock
 
 SCRATCH = "rlrun-run-"
@@ -84,12 +85,30 @@ def socket_parent(variable: str, longest_name: int) -> Path | None:
     Args:
         variable: Of the environment, in which a user may say it.
         longest_name: Bytes of a socket's name in the folder.
+
+    Raises:
+        ConfigError: What the variable says is no folder that can be written, and cannot be made.
     """
     if given := os.environ.get(variable):
+        _make(Path(given), variable)
         return Path(given)
     length = len(os.fsencode(tempfile.gettempdir())) + _NAME + longest_name
     short = Path("/tmp")
     return short if length > MAX_SOCKET_PATH and os.access(short, os.W_OK | os.X_OK) else None
+
+
+def _make(folder: Path, variable: str) -> None:
+    """Makes a folder that is not there, as Ray does with the one that it is told."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        why = None if os.access(folder, os.W_OK | os.X_OK) else "it is not writable"
+    except OSError as error:
+        why = f"it cannot be made ({error.strerror})"
+    if why is not None:
+        what = f"sockets cannot be put into that folder: {why}"
+        raise ConfigError(
+            [Problem(f"{variable}={folder}", what, "Name another folder, or unset the variable")]
+        )
 
 
 def claim(folder: Path) -> RunLock:

@@ -154,9 +154,9 @@ class LogReader:
                         return
                     yield line
         except OSError as error:
-            raise StorageError(
-                str(self._path), f"cannot be read: {error.strerror}", "Give the folder of a run"
-            ) from error
+            remedy = "Give the folder of a run; if it is one, restore the file from a copy"
+            what = f"cannot be read: {error.strerror}"
+            raise StorageError(str(self._path), what, remedy) from error
 
     def _parse(self, raw: bytes, number: int, end: int, last: bool) -> LogLine | None:
         where = f"{self._path}:{number + 1}"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rlrun.errors import ConfigError
 from rlrun.process.temporary import (
     ELSEWHERE,
     KEPT_S,
@@ -146,8 +147,18 @@ def test_sockets_are_where_their_paths_are_not_too_long(monkeypatch: pytest.Monk
         assert len(path) <= MAX_SOCKET_PATH
         # The folder that the user wants, wherever it will do.
         assert (given is None) == (len(f"{parent}/{SCRATCH}12345678/{name}") <= MAX_SOCKET_PATH)
-    monkeypatch.setenv(variable, "/where/a/user/says")
-    assert socket_parent(variable, len(name)) == Path("/where/a/user/says")
+
+
+def test_the_folder_that_a_user_says_is_made_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = tmp_path / "where" / "a user says"
+    monkeypatch.setenv("RAY_TMPDIR", str(where))
+    assert socket_parent("RAY_TMPDIR", 9) == where and where.is_dir()
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match=r"file: sockets .* cannot be made .* unset the variable"):
+        socket_parent("RAY_TMPDIR", 9)
 
 
 def test_what_is_elsewhere_goes_with_the_folder_unless_the_name_is_somebody_elses(
